@@ -1,0 +1,48 @@
+"""The seam below which CUDA lives: a table of function pointers with CUDA's own signatures."""
+
+ctypedef int cudaError_t
+ctypedef void* cudaStream_t
+
+# Results that the layers above tell apart.
+cdef enum:
+    cudaSuccess = 0
+    cudaErrorInvalidValue = 1
+    cudaErrorMemoryAllocation = 2
+    cudaErrorInsufficientDriver = 35
+    cudaErrorNoDevice = 100
+    cudaErrorInvalidDevice = 101
+
+# One entry per CUDA call. NULL: the driver lacks it, and the feature that needs it is off.
+# A filling owns its table for the whole life of the process, so a driver_t* never dangles.
+ctypedef struct driver_t:
+    const char* name                                    # "cuda" or "sim"
+    cudaError_t (*cudaGetDeviceCount)(int*) noexcept nogil
+    cudaError_t (*cudaGetDevice)(int*) noexcept nogil
+    cudaError_t (*cudaSetDevice)(int) noexcept nogil
+    cudaError_t (*cudaDeviceGetAttribute)(int*, int, int) noexcept nogil
+    cudaError_t (*cudaDriverGetVersion)(int*) noexcept nogil
+    cudaError_t (*cudaRuntimeGetVersion)(int*) noexcept nogil
+    cudaError_t (*cudaMemGetInfo)(size_t*, size_t*) noexcept nogil
+    cudaError_t (*cudaMalloc)(void**, size_t) noexcept nogil
+    cudaError_t (*cudaFree)(void*) noexcept nogil
+    cudaError_t (*cudaMallocAsync)(void**, size_t, cudaStream_t) noexcept nogil     # peers' timing only
+    cudaError_t (*cudaFreeAsync)(void*, cudaStream_t) noexcept nogil                # peers' timing only
+    cudaError_t (*cudaMemcpyAsync)(void*, const void*, size_t, int, cudaStream_t) noexcept nogil
+    cudaError_t (*cudaMemsetAsync)(void*, int, size_t, cudaStream_t) noexcept nogil
+    cudaError_t (*cudaStreamSynchronize)(cudaStream_t) noexcept nogil
+    cudaError_t (*cudaDeviceSynchronize)() noexcept nogil
+    const char* (*cudaGetErrorName)(cudaError_t) noexcept nogil
+    const char* (*cudaGetErrorString)(cudaError_t) noexcept nogil
+
+
+cdef class Device:
+    cdef const driver_t* driver
+    cdef int number                 # what cudaSetDevice takes
+    cdef readonly int ordinal       # what the user calls it
+
+# Makes `number` current for the calling thread; device_leave() puts the previous one back.
+cdef cudaError_t device_enter(const driver_t* driver, int number, int* previous) noexcept nogil
+cdef void device_leave(const driver_t* driver, int number, int previous) noexcept nogil
+
+# The one gate that turns a status into an exception: CudaError, or DeviceUnavailableError for 35 and 100.
+cdef int driver_check(const driver_t* driver, cudaError_t code, str call) except -1

@@ -1,0 +1,76 @@
+"""Exceptions of the package."""
+
+from .sizes import format_size
+
+
+class OutOfMemoryError(MemoryError):
+    """No block of the requested size could be found.
+
+    All attributes are in bytes.
+
+    Attributes
+    ----------
+    requested : int
+        Size that was asked for.
+    free : int
+        Bytes of the pool that are not in use.
+    largest_free : int
+        Largest request that would succeed now.
+    reserved : int
+        Bytes that the pool holds from the device.
+    capacity : int
+        Bytes that the pool may hold at most.
+    """
+
+    def __init__(self, requested, free, largest_free, reserved, capacity):
+        self.requested = requested
+        self.free = free
+        self.largest_free = largest_free
+        self.reserved = reserved
+        self.capacity = capacity
+        super().__init__(requested, free, largest_free, reserved, capacity)
+
+    def __str__(self):
+        names = ("requested", "free", "largest free", "reserved", "capacity")
+        figures = ", ".join(f"{name} {_readable(n)}" for name, n in zip(names, self.args))
+        return f"out of memory: {figures}"
+
+
+class InvalidPointerError(ValueError):
+    """The address is not one that the pool handed out and still holds.
+
+    The message says which: never allocated by this pool, inside a block, already freed, or the pool is closed.
+    """
+
+
+class CudaError(RuntimeError):
+    """A CUDA call failed.
+
+    Attributes
+    ----------
+    code : int
+        The cudaError_t.
+    name : str
+        Its name, such as ``"cudaErrorMemoryAllocation"``.
+    call : str
+        The function that returned it.
+    """
+
+    def __init__(self, code, name, call, hint=""):
+        self.code = code
+        self.name = name
+        self.call = call
+        self.hint = hint
+        super().__init__(code, name, call, hint)
+
+    def __str__(self):
+        text = f"{self.call} failed: {self.name} ({self.code})"
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class DeviceUnavailableError(CudaError):
+    """There is no usable CUDA device; the message names the simulated one as the way to go on."""
+
+
+def _readable(nbytes):
+    return f"{nbytes} bytes ({format_size(nbytes)})"
