@@ -1,0 +1,21 @@
+"""A GPU memory pool: slab, mid and buddy tiers over one region, on CUDA or on a simulated device."""
+
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+
+from . import sim
+from ._api import Pool
+from ._buffer import Buffer
+from .errors import CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, TraceError
+from .sizes import format_size, parse_size
+from .stats import PoolStats, TierStats
+
+try:
+    __version__ = _version("cuda-pool")
+except _PackageNotFoundError:           # imported from a source tree that is built in place
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Buffer", "CudaError", "DeviceUnavailableError", "InvalidPointerError", "OutOfMemoryError", "Pool", "PoolStats",
+    "TierStats", "TraceError", "format_size", "parse_size", "sim",
+]

@@ -1,0 +1,15 @@
+"""The Python class Pool."""
+
+from cuda_pool._driver cimport Device, cudaStream_t
+from cuda_pool._pool cimport pool_t
+
+
+cdef class Pool:
+    cdef pool_t* handle             # never NULL; closed or open
+    cdef readonly Device device
+    cdef readonly object settings
+    cdef readonly bint debug
+    cdef dict __dict__
+    cdef object __weakref__
+
+    cdef object alloc_waiting(self, int status, object nbytes, size_t size, size_t alignment, cudaStream_t stream)

@@ -1,0 +1,119 @@
+"""Settings of a pool: defaults, and what the arguments of ``Pool`` turn into."""
+
+from dataclasses import dataclass
+
+from .sizes import format_size, parse_size
+
+# Chosen by tools/sweep.py over recorded traces; docs/internals shows its table.
+SLAB_MAX = 16 << 10
+MID_MAX = 512 << 20
+MIN_BLOCK = 64 << 10
+
+ALIGNMENT = 256                 # of every address, and the step between sizes of the mid tier
+SMALLEST_SLOT = 64
+LARGEST_SLOT = 1 << 30
+MOST_CLASSES = 512
+CLASSES_PER_DOUBLING = 8        # so that rounding up wastes at most 1 / 8
+GRANULES = 1 << 16              # entries of the address map that a small pool has, see _granule()
+MOST_UNITS = 1 << 31            # of the buddy tier
+CAPACITY_MAX = 512 << 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the tiers of a pool are made with; all sizes in bytes.
+
+    Attributes
+    ----------
+    slab_max : int
+        Largest request that is served from a slab; 0: there are no slabs.
+    mid_max : int
+        Largest request that goes to the mid tier first; larger ones go to the buddy tier first.
+    min_block : int
+        Unit of the buddy tier, a power of two.
+    granule : int
+        Unit of the address map, a power of two; live blocks outside slabs start in different granules.
+    size_classes : tuple of int
+        Slot sizes, ascending.
+    """
+
+    slab_max: int
+    mid_max: int
+    min_block: int
+    granule: int
+    size_classes: tuple
+
+
+def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=None):
+    """Return the settings of a pool of `capacity` bytes.
+
+    Parameters
+    ----------
+    capacity : int
+        Bytes.
+    slab_max, mid_max, min_block : int or str, optional
+        Sizes; the defaults are `SLAB_MAX`, `MID_MAX` and `MIN_BLOCK`.
+    size_classes : int, str or iterable of sizes, optional
+        The smallest slot (64, 128 or 256 bytes) of the usual classes, or every class by hand.
+
+    Raises
+    ------
+    ValueError
+        A setting is out of range or contradicts another; the message says what is accepted.
+    """
+    if size_classes is None or _is_one_size(size_classes):
+        largest = SLAB_MAX if slab_max is None else parse_size(slab_max)
+        classes = usual_classes(largest, 256 if size_classes is None else parse_size(size_classes))
+    elif slab_max is not None:
+        raise ValueError("give slab_max or a list of size_classes, not both: the largest class is slab_max")
+    else:
+        classes = _classes_by_hand(size_classes)
+    slab_max = classes[-1] if classes else 0
+    min_block = _min_block(capacity, min_block)
+    return Settings(slab_max, MID_MAX if mid_max is None else parse_size(mid_max), min_block,
+                    _granule(capacity, slab_max, min_block), classes)
+
+
+def usual_classes(largest, smallest=256):
+    """Return slot sizes from `smallest` bytes to at least `largest`, each at most 1/8 above the one before.
+
+    Below eight times `smallest` the step is `smallest` itself.
+    """
+    if smallest not in (64, 128, 256):
+        raise ValueError(f"the smallest size class is 64, 128 or 256 bytes, got {smallest}")
+    if largest > LARGEST_SLOT:
+        raise ValueError(f"slab_max is at most {format_size(LARGEST_SLOT)}, got {format_size(largest)}")
+    sizes, size = [], smallest
+    while largest and (not sizes or sizes[-1] < largest):
+        sizes.append(size)
+        size += max(smallest, (1 << (size.bit_length() - 1)) // CLASSES_PER_DOUBLING)
+    return tuple(sizes)
+
+
+def _is_one_size(size_classes):
+    return isinstance(size_classes, str) or hasattr(size_classes, "__index__")
+
+
+def _classes_by_hand(size_classes):
+    sizes = sorted({-(-parse_size(size) // SMALLEST_SLOT) * SMALLEST_SLOT for size in size_classes})
+    if not sizes or len(sizes) > MOST_CLASSES or sizes[0] == 0 or sizes[-1] > LARGEST_SLOT:
+        raise ValueError(f"size_classes are 1 to {MOST_CLASSES} sizes from 1 byte to {format_size(LARGEST_SLOT)}, "
+                         f"got {list(size_classes)!r}")
+    return tuple(sizes)
+
+
+def _min_block(capacity, min_block):
+    size = MIN_BLOCK if min_block is None else parse_size(min_block)
+    if size < ALIGNMENT or size > LARGEST_SLOT or size & (size - 1):
+        raise ValueError(f"min_block is a power of two from {ALIGNMENT} bytes to {format_size(LARGEST_SLOT)}, "
+                         f"got {size}")
+    if capacity // size >= MOST_UNITS:
+        raise ValueError(f"min_block of {size} bytes is too small for {format_size(capacity)}: "
+                         f"at most {MOST_UNITS} blocks")
+    return size
+
+
+def _granule(capacity, slab_max, min_block):
+    """Coarse enough for a small address map, fine enough that no request outside the slabs is rounded up to it."""
+    unit = min(min_block, 1 << max(slab_max, ALIGNMENT).bit_length() - 1)
+    return max(ALIGNMENT, min(unit, 1 << max(capacity // GRANULES, 1).bit_length() - 1))

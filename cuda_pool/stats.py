@@ -1,0 +1,83 @@
+"""What ``Pool.stats`` returns."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TierStats:
+    """Live blocks of one tier; sizes in bytes."""
+
+    blocks: int
+    used: int
+    requested: int
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Statistics of a pool at one moment; sizes in bytes.
+
+    Attributes
+    ----------
+    capacity : int
+        What the pool may hold at most.
+    reserved, reserved_high : int
+        What it holds from the device, and the highest value so far.
+    used, used_high : int
+        What live blocks occupy, rounding included.
+    requested, requested_high : int
+        What was asked for in live blocks.
+    pending : int
+        Freed on a stream, and not yet reusable elsewhere.
+    free : int
+        Not in use.
+    largest_free : int
+        The largest request that would succeed.
+    alloc_count, free_count, oom_count : int
+        Calls that succeeded, and allocations that failed.
+    grow_count, trim_count, defrag_count : int
+        Times that the pool grew, gave memory back, and moved blocks together.
+    device_free, device_total : int
+        What cudaMemGetInfo says of the device.
+    upstream_calls : dict
+        Driver calls of this pool by name.
+    slab, mid, buddy : TierStats
+        The tiers one by one.
+    """
+
+    capacity: int
+    reserved: int
+    reserved_high: int
+    used: int
+    used_high: int
+    requested: int
+    requested_high: int
+    pending: int
+    free: int
+    largest_free: int
+    alloc_count: int
+    free_count: int
+    oom_count: int
+    grow_count: int
+    trim_count: int
+    defrag_count: int
+    device_free: int
+    device_total: int
+    upstream_calls: dict = field(hash=False)
+    slab: TierStats
+    mid: TierStats
+    buddy: TierStats
+
+    @property
+    def internal_fragmentation(self):
+        """Share of the used bytes that nobody asked for: ``1 - requested / used``."""
+        return 1 - self.requested / self.used if self.used else 0.0
+
+    @property
+    def external_fragmentation(self):
+        """Share of the free bytes outside the largest free block: ``1 - largest_free / free``."""
+        return 1 - self.largest_free / self.free if self.free else 0.0
+
+    @property
+    def utilization(self):
+        """Share of the reserved bytes that was asked for: ``requested / reserved``."""
+        return self.requested / self.reserved if self.reserved else 0.0

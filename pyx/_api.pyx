@@ -1,0 +1,436 @@
+"""The Python class Pool."""
+
+cimport cython
+from cpython.long cimport PyLong_CheckExact
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+
+from cuda_pool._buffer cimport Buffer, buffer_wrap
+from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
+from cuda_pool._gate cimport status_raise
+from cuda_pool._pool cimport (
+    UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_alloc, pool_call_name, pool_check, pool_close, pool_forget_stream, pool_free,
+    pool_free_async, pool_get_stats, pool_mem_info, pool_metadata, pool_open, pool_size_of, pool_stats_t, pool_t,
+    pool_try_alloc, pool_try_free, pool_try_free_async)
+from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
+from cuda_pool._status cimport (
+    STATUS_CLOSED, STATUS_CUDA, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT, status_call, status_code)
+from cuda_pool._stream cimport stream_handle
+
+from cuda_pool.errors import OutOfMemoryError
+from cuda_pool.settings import ALIGNMENT, CAPACITY_MAX, resolve
+from cuda_pool.sizes import format_size, parse_size
+from cuda_pool.stats import PoolStats, TierStats
+
+cdef extern from "Python.h":
+    void clear_error "PyErr_Clear"()
+    Py_ssize_t long_as_ssize "PyLong_AsSsize_t"(object) noexcept
+    size_t long_as_size "PyLong_AsSize_t"(object) noexcept
+
+# Compared by identity: CPython keeps one object for each of these ints, and any other object is converted.
+cdef object DEFAULT_STREAM = 0
+cdef object DEFAULT_ALIGNMENT = ALIGNMENT
+
+SUPPORTED = {"backing": ("malloc",), "growth": ("static",), "max_capacity": (None,), "profile": (None,),
+             "trace": (None,)}
+
+cdef dict regions = {}          # of every open pool: address of its pool_t -> (driver, device, first byte, end)
+
+
+@cython.no_gc_clear             # the destructor still needs the device when a cycle is collected
+cdef class Pool:
+    """A region of device memory, and the blocks that are handed out of it.
+
+    Every method may be called from any thread.
+
+    Parameters
+    ----------
+    capacity : float, int or str
+        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory.
+    device : int or Device, default 0
+        CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
+    backing : {"malloc"}
+        Where the memory comes from: one region from cudaMalloc.
+    growth : {"static"}
+        The whole capacity is taken at once.
+    max_capacity : None
+        For growing pools; a static pool has its capacity.
+    slab_max, mid_max, min_block : int or str, optional
+        Largest request served from slabs, largest request that goes to the mid tier first (larger ones go to the
+        buddy tier), and unit of the buddy tier. See ``cuda_pool.settings``. ``mid_max="1MiB"`` is the textbook pool.
+    size_classes : int, str or iterable, optional
+        Smallest slot of the usual classes (64, 128 or 256 bytes), or every class by hand; one class makes a pool of
+        fixed-size blocks.
+    headroom : float, default 0.15
+        For predictive growth; not used by a static pool.
+    profile, trace : None
+        For predictive growth and for recording.
+    debug : bool, default False
+        Refuse a region from the driver that overlaps a live one, and colour the slots of slabs.
+    scrub : bool, default False
+        Overwrite freed blocks with zeros; costs a driver call for each free.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device does not have the capacity.
+    DeviceUnavailableError
+        There is no usable device of that ordinal.
+    ValueError, TypeError
+        A setting is not accepted; the message says what is.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.handle = <pool_t*>calloc(1, sizeof(pool_t))
+        if self.handle == NULL:
+            raise MemoryError("the host has no memory left for a pool")
+        self.handle.closed = True
+
+    def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
+                 mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
+                 scrub=False, trace=None):
+        if self.device is not None:
+            raise RuntimeError("a pool is initialised once; make another one instead")
+        _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, profile=profile, trace=trace)
+        chosen = _device(device)
+        nbytes = _capacity(capacity, chosen)
+        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
+        self.debug = debug
+        open_region(self, chosen, nbytes, settings, scrub)
+        self.device = chosen
+        self.settings = settings
+
+    def alloc(self, nbytes, stream=0, *, alignment=256):
+        """Return the address of a block of at least `nbytes` bytes.
+
+        Parameters
+        ----------
+        nbytes : int or str
+            Bytes, or text such as ``"512KiB"``. 0 gives address 0, which every free accepts.
+        stream : int or object with __cuda_stream__, default 0
+            Stream on which the block is used first.
+        alignment : int, default 256
+            Power of two that the address is a multiple of.
+
+        Returns
+        -------
+        int
+            The address.
+
+        Raises
+        ------
+        OutOfMemoryError
+            There is no free block of that size; the pool is as it was before.
+        ValueError
+            The size is negative or no size, the alignment is no power of two, or the pool is closed.
+        """
+        cdef void* ptr
+        cdef size_t size
+        cdef size_t align = 256     # ALIGNMENT
+        cdef cudaStream_t handle = NULL
+        cdef int status
+        if not (PyLong_CheckExact(nbytes) and small_size(nbytes, &size)):
+            size = any_size(nbytes)
+        if stream is not DEFAULT_STREAM:
+            stream_handle(stream, &handle)
+        if alignment is not DEFAULT_ALIGNMENT:
+            align = any_alignment(alignment)
+        status = pool_try_alloc(self.handle, size, align, handle, &ptr)
+        if status == STATUS_OK:
+            return <uintptr_t>ptr
+        return self.alloc_waiting(status, nbytes, size, align, handle)
+
+    def free(self, ptr):
+        """Return a block whose memory no queued work uses any more; anyone may reuse it at once.
+
+        Parameters
+        ----------
+        ptr : int
+            What ``alloc`` returned. 0 does nothing.
+
+        Raises
+        ------
+        InvalidPointerError
+            `ptr` is not a live block's address; the message says why. The pool is unharmed.
+        """
+        cdef size_t address = any_address(ptr)
+        cdef int status = pool_try_free(self.handle, <void*>address)
+        if status != STATUS_OK:
+            if status == STATUS_WOULD_WAIT:
+                with nogil:
+                    status = pool_free(self.handle, <void*>address)
+            status_raise(self.handle, status, 0, address)
+
+    def free_async(self, ptr, stream=0):
+        """Return a block in the order of `stream`.
+
+        Later work on `stream` may reuse the block at once. Before any other stream gets memory, the work queued on
+        `stream` is waited for (once for a batch of frees).
+
+        Parameters
+        ----------
+        ptr : int
+            What ``alloc`` returned. 0 does nothing.
+        stream : int or object with __cuda_stream__, default 0
+            Stream whose queued work may still use the block.
+
+        Raises
+        ------
+        InvalidPointerError
+            As for ``free``.
+        CudaError
+            Waiting failed; the block is still live.
+        """
+        cdef size_t address = any_address(ptr)
+        cdef cudaStream_t handle = NULL
+        cdef int status
+        if stream is not DEFAULT_STREAM:
+            stream_handle(stream, &handle)
+        status = pool_try_free_async(self.handle, <void*>address, handle)
+        if status != STATUS_OK:
+            if status == STATUS_WOULD_WAIT:
+                with nogil:
+                    status = pool_free_async(self.handle, <void*>address, handle)
+            status_raise(self.handle, status, 0, address)
+
+    def forget_stream(self, stream):
+        """Settle what was freed on `stream`; call it before the stream is destroyed."""
+        cdef cudaStream_t handle
+        cdef int status
+        stream_handle(stream, &handle)
+        with nogil:
+            status = pool_forget_stream(self.handle, handle)
+        status_raise(self.handle, status, 0, 0)
+
+    def buffer(self, nbytes, stream=0):
+        """Return a ``Buffer`` that owns a block of `nbytes` bytes; arguments and errors are those of ``alloc``."""
+        cdef cudaStream_t handle
+        cdef size_t address, requested = 0, used = 0
+        stream_handle(stream, &handle)
+        address = self.alloc(nbytes, stream)
+        if address:
+            pool_size_of(self.handle, <void*>address, &requested, &used)
+        return buffer_wrap(self, self.handle, self.device, <void*>address, requested, handle)
+
+    def size_of(self, ptr):
+        """Return the bytes that were asked for when the block at `ptr` was allocated.
+
+        Raises
+        ------
+        InvalidPointerError
+            As for ``free``.
+        """
+        cdef size_t address = any_address(ptr), requested = 0, used = 0
+        status_raise(self.handle, pool_size_of(self.handle, <void*>address, &requested, &used), 0, address)
+        return requested
+
+    def owns(self, ptr):
+        """Return whether `ptr` is the address of a live block of this pool: whether ``free`` would accept it."""
+        cdef size_t address = any_address(ptr), requested = 0, used = 0
+        cdef int status = pool_size_of(self.handle, <void*>address, &requested, &used)
+        if status == STATUS_FORKED:
+            status_raise(self.handle, status, 0, address)
+        return status == STATUS_OK
+
+    def stats(self):
+        """Return the pool's statistics as a ``PoolStats``; asks the driver for the device's free memory."""
+        cdef pool_stats_t now
+        cdef size_t device_free = 0, device_total = 0
+        cdef int status
+        with nogil:
+            status = pool_mem_info(self.handle, &device_free, &device_total)
+        status_raise(self.handle, status, 0, 0)
+        status_raise(self.handle, pool_get_stats(self.handle, &now), 0, 0)
+        calls = {pool_call_name(call).decode(): now.upstream[call]
+                 for call in range(UPSTREAM_MALLOC, UPSTREAM_CALLS) if now.upstream[call]}
+        return PoolStats(
+            capacity=now.capacity, reserved=now.reserved, reserved_high=now.reserved_high,
+            used=now.used, used_high=now.used_high, requested=now.requested, requested_high=now.requested_high,
+            pending=now.pending, free=now.free, largest_free=now.largest_free,
+            alloc_count=now.alloc_count, free_count=now.free_count, oom_count=now.oom_count,
+            grow_count=0, trim_count=0, defrag_count=0, device_free=device_free, device_total=device_total,
+            upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]), mid=tier_stats(now.tier[TIER_MID]),
+            buddy=tier_stats(now.tier[TIER_BUDDY]))
+
+    def check(self):
+        """Assert every invariant of the pool; takes time in proportion to its size.
+
+        Raises
+        ------
+        AssertionError
+            An invariant is broken; the message names it.
+        """
+        cdef const char* broken
+        with nogil:
+            broken = pool_check(self.handle)
+        if broken != NULL:
+            raise AssertionError(broken.decode())
+
+    def close(self):
+        """Return the region to the driver, live blocks included. A second call does nothing.
+
+        Raises
+        ------
+        CudaError
+            The driver did not take the region back; the pool is closed all the same.
+        """
+        cdef int status
+        forget(self)
+        with nogil:
+            status = pool_close(self.handle)
+        status_raise(self.handle, status, 0, 0)
+
+    @property
+    def closed(self):
+        """Whether ``close`` was called."""
+        return self.handle.closed
+
+    @property
+    def metadata_bytes(self):
+        """Host address space set aside for bookkeeping, in bytes; only what is touched takes host memory."""
+        return pool_metadata(self.handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __repr__(self):
+        if self.handle.closed:
+            return "<cuda_pool.Pool closed>"
+        return f"<cuda_pool.Pool of {self.handle.reserved} bytes on {self.device!r}>"
+
+    def __dealloc__(self):
+        if self.handle != NULL:
+            forget(self)
+            with nogil:
+                pool_close(self.handle)
+            free(self.handle)
+
+    cdef object alloc_waiting(self, int status, object nbytes, size_t size, size_t alignment, cudaStream_t stream):
+        """The rest of alloc where the fast path did not end in a block."""
+        cdef void* ptr = NULL
+        if status == STATUS_WOULD_WAIT:
+            with nogil:
+                status = pool_alloc(self.handle, size, alignment, stream, &ptr)
+        status_raise(self.handle, status, parse_size(nbytes), 0)
+        return <uintptr_t>ptr
+
+
+# Arguments
+
+cdef inline bint small_size(object nbytes, size_t* size) noexcept:
+    """Convert the sizes that occur; False for what needs a closer look."""
+    cdef Py_ssize_t number = long_as_ssize(nbytes)
+    if number < 0:
+        clear_error()
+        return False
+    size[0] = number
+    return True
+
+
+cdef size_t any_size(object nbytes) except? 0:
+    """Convert any size; one that no size_t holds becomes one that no device has."""
+    return min(parse_size(nbytes), 1 << 63)
+
+
+cdef size_t any_alignment(object alignment) except? 0:
+    """Convert an alignment; one that no size_t holds becomes one that no pool has."""
+    number = parse_size(alignment)
+    if number == 0 or number & (number - 1):
+        raise ValueError(f"alignment is a power of two of at least 1 byte, got {alignment!r}")
+    return min(number, 1 << 63)
+
+
+cdef size_t any_address(object ptr) except? 0:
+    cdef size_t address
+    if PyLong_CheckExact(ptr):
+        address = long_as_size(ptr)
+        if address != <size_t>-1:
+            return address
+        clear_error()
+        return <size_t>-1           # in no pool
+    if not hasattr(ptr, "__index__") or isinstance(ptr, bool):
+        raise TypeError(f"an address is an int, got {ptr!r}")
+    return any_address(int(ptr.__index__()))
+
+
+def _device(device):
+    """Return the Device of an ordinal, or the Device itself."""
+    if isinstance(device, Device):
+        return device
+    if not hasattr(device, "__index__") or isinstance(device, bool):
+        raise TypeError(f"a device is a CUDA ordinal or a cuda_pool.sim.Device, got {device!r}")
+    from cuda_pool._cuda import device as cuda_device      # cuda-python is loaded when a real device is asked for
+    return cuda_device(device.__index__())
+
+
+def _capacity(capacity, device):
+    """Return bytes for the capacity argument of Pool."""
+    if isinstance(capacity, float) or (hasattr(capacity, "__float__") and not hasattr(capacity, "__index__")):
+        if not 0 < capacity <= 1:
+            raise ValueError(f"as a float, capacity is a share of the free memory from 0 (excluded) to 1, got {capacity}")
+        nbytes = int(float(capacity) * device.mem_info()[0])
+    else:
+        nbytes = parse_size(capacity)
+    if not ALIGNMENT <= nbytes <= CAPACITY_MAX:
+        raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, got {nbytes} bytes")
+    return nbytes
+
+
+def _require_supported(**arguments):
+    for name, value in arguments.items():
+        if value not in SUPPORTED[name]:
+            accepted = " or ".join(map(repr, SUPPORTED[name]))
+            raise ValueError(f"{name}={value!r} is not supported: this version accepts {accepted}")
+
+
+# Opening and closing
+
+cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, bint scrub) except -1:
+    cdef settings_t plain
+    cdef int status, index
+    cdef size_t* sizes = <size_t*>malloc((len(settings.size_classes) + 1) * sizeof(size_t))
+    if sizes == NULL:
+        raise MemoryError("the host has no memory left for a pool")
+    for index, size in enumerate(settings.size_classes):
+        sizes[index] = size
+    plain.mid_max = min(settings.mid_max, 1 << 62)
+    plain.min_block = settings.min_block
+    plain.granule = settings.granule
+    plain.size_classes = sizes
+    plain.classes = len(settings.size_classes)
+    plain.colouring = pool.debug
+    plain.good_fit = False
+    with nogil:
+        status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub)
+    free(sizes)
+    if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
+        available = device.mem_info()[0]
+        raise OutOfMemoryError(nbytes, available, available, 0, nbytes)
+    status_raise(pool.handle, status, nbytes, 0)
+    return remember(pool)
+
+
+cdef int remember(Pool pool) except -1:
+    """Note down where the region lies; in a debug pool, refuse one that overlaps another pool's."""
+    cdef size_t start = <size_t>pool.handle.region
+    cdef tuple region = (<size_t>pool.handle.driver, pool.handle.device, start, start + pool.handle.reserved)
+    if pool.debug:
+        for other in regions.values():
+            if region[:2] == other[:2] and region[2] < other[3] and other[2] < region[3]:
+                pool.handle.closed = True           # the region is the other pool's: nothing to return
+                raise RuntimeError(f"the driver returned 0x{start:x}, which overlaps a live region from "
+                                   f"0x{other[2]:x} to 0x{other[3]:x}")
+    regions[<size_t>pool.handle] = region
+    return 0
+
+
+cdef int forget(Pool pool) except -1:
+    regions.pop(<size_t>pool.handle, None)
+    return 0
+
+
+cdef object tier_stats(tier_stats_t tier):
+    return TierStats(blocks=tier.blocks, used=tier.used, requested=tier.requested)

@@ -1,0 +1,44 @@
+"""The one place where a status of the nogil layer becomes an exception."""
+
+from cuda_pool._driver cimport driver_check
+from cuda_pool._pool cimport pool_call_name, pool_get_stats, pool_stats_t, pool_t
+from cuda_pool._status cimport (
+    STATUS_BAD_ALIGNMENT, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
+    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY,
+    status_call, status_code)
+
+from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
+
+POINTER_FAULTS = {
+    STATUS_FOREIGN_POINTER: "is not an address of this pool",
+    STATUS_INTERIOR_POINTER: "lies inside a live block: only the address that alloc returned is accepted",
+    STATUS_FREED_POINTER: "is in no live block of this pool: already freed, or never allocated",
+}
+
+
+cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) except -1:
+    if status == STATUS_OK:
+        return 0
+    if status == STATUS_OUT_OF_MEMORY:
+        raise out_of_memory(pool, nbytes)
+    if status in POINTER_FAULTS:
+        raise InvalidPointerError(f"0x{address:x} {POINTER_FAULTS[status]}")
+    if status == STATUS_CLOSED:
+        if address:
+            raise InvalidPointerError(f"0x{address:x}: the pool is closed")
+        raise ValueError("the pool is closed")
+    if status == STATUS_FORKED:
+        raise RuntimeError("this pool was made before the process forked and belongs to the parent: "
+                           "make a new one in the child, or start it with the 'spawn' method")
+    if status == STATUS_HOST_MEMORY:
+        raise MemoryError("the host has no memory left for the pool's bookkeeping")
+    if status == STATUS_BAD_ALIGNMENT:
+        raise ValueError("alignment is a power of two of at least 1 byte")
+    driver_check(pool.driver, status_code(status), pool_call_name(status_call(status)).decode())
+    raise SystemError(f"unexpected status {status}")
+
+
+cdef object out_of_memory(pool_t* pool, object nbytes):
+    cdef pool_stats_t stats
+    pool_get_stats(pool, &stats)
+    return OutOfMemoryError(nbytes, stats.free, stats.largest_free, stats.reserved, stats.capacity)

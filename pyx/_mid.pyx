@@ -1,0 +1,433 @@
+"""Mid tier: coalescing blocks of any multiple of 256 bytes, exact best fit.
+
+Free blocks are segregated into bins by size (a row for each power of two, columns of an eighth of it), found through a
+two-level bitmap as in TLSF (Masmano et al., ECRTS 2004). Inside a bin they form a digital search tree over the key
+(size, offset) whose nodes are the blocks themselves (Coffman and Eve, CACM 13(7), 1970; Lea's allocator keeps its large
+bins the same way). The best fit is the smallest key that is large enough, so the choice depends on the set of free
+blocks only, not on the order in which they were freed. Bookkeeping lies in records outside the memory.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+
+from cuda_pool._bits cimport ctz32, log2_floor
+from cuda_pool._hostmem cimport host_grow
+
+cdef const uint32_t NO_MID = 0
+
+cdef enum:
+    COLUMN_BITS = 3             # 1 << COLUMN_BITS == MID_COLUMNS
+
+
+cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
+    cdef int row, column
+    mid.start = end
+    mid.end = end
+    mid.used = 0
+    mid.first = NO_MID
+    mid.rows = 0
+    for row in range(MID_ROWS):
+        mid.columns[row] = 0
+        for column in range(MID_COLUMNS):
+            mid.root[row][column] = NO_MID
+    mid.block = NULL
+    mid.capacity = 0
+    mid.made = 1                # record 0 is NO_MID
+    mid.spare = NO_MID
+    mid.spares = 0
+    mid.good_fit = False
+    if not mid_reserve(mid, 1):
+        return 0
+    if start < end:
+        mid_extend(mid, end - start)
+    return 1
+
+
+cdef void mid_destroy(mid_t* mid) noexcept nogil:
+    free(mid.block)
+    mid.block = NULL
+
+
+cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
+    if records <= mid.spares:
+        return 1
+    return host_grow(<void**>&mid.block, sizeof(mid_block_t), &mid.capacity, mid.made + records - mid.spares)
+
+
+cdef uint32_t mid_find(const mid_t* mid, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    cdef uint32_t found = mid_find_size(mid, size)
+    if align == 0 or found == NO_MID or aligned_fits(&mid.block[found], size, align, bias):
+        return found
+    return mid_find_size(mid, size + (<uint32_t>1 << align) - 1)    # enough wherever it starts
+
+
+cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
+                       mid_state_t state) noexcept nogil:
+    cdef mid_block_t* block = &mid.block[found]
+    cdef uint32_t end = block.offset + block.size
+    cdef uint32_t start = aligned_start(end - size, align, bias)
+    trie_remove(mid, found)
+    if start + size < end:
+        split_block(mid, found, start + size)
+        trie_insert(mid, block.after)
+    if start > block.offset:
+        split_block(mid, found, start)
+        trie_insert(mid, found)
+        block = &mid.block[block.after]
+    block.state = state
+    mid.used += size
+    return <uint32_t>(block - mid.block)
+
+
+cdef void mid_free(mid_t* mid, uint32_t index) noexcept nogil:
+    """Return a block, merging it with both neighbours where they are free."""
+    cdef mid_block_t* block = &mid.block[index]
+    mid.used -= block.size
+    block.state = MID_FREE
+    if mid.block[block.after].state == MID_FREE:
+        trie_remove(mid, block.after)
+        absorb_next(mid, block)
+    if mid.block[block.before].state == MID_FREE:
+        index = block.before
+        block = &mid.block[index]
+        trie_remove(mid, index)
+        absorb_next(mid, block)
+    trie_insert(mid, index)
+
+
+cdef int mid_extend(mid_t* mid, uint32_t size) noexcept nogil:
+    cdef uint32_t index = mid.first
+    mid.start -= size
+    if mid.block[index].state == MID_FREE:
+        trie_remove(mid, index)
+    else:
+        index = record_make(mid)
+        mid.block[index].size = 0
+        mid.block[index].before = NO_MID
+        mid.block[index].after = mid.first
+        mid.block[index].state = MID_FREE
+        if mid.first != NO_MID:
+            mid.block[mid.first].before = index
+        mid.first = index
+    mid.block[index].offset = mid.start
+    mid.block[index].size += size
+    trie_insert(mid, index)
+    return 1
+
+
+cdef uint32_t mid_edge(const mid_t* mid) noexcept nogil:
+    return mid.block[mid.first].size if mid.block[mid.first].state == MID_FREE else 0
+
+
+cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
+    cdef uint32_t index = mid.first
+    cdef mid_block_t* block = &mid.block[index]
+    if size == 0:
+        return
+    trie_remove(mid, index)
+    mid.start += size
+    if block.size > size:
+        block.offset += size
+        block.size -= size
+        trie_insert(mid, index)
+        return
+    mid.first = block.after
+    if mid.first != NO_MID:
+        mid.block[mid.first].before = NO_MID
+    record_return(mid, index)
+
+
+cdef uint32_t mid_largest(const mid_t* mid) noexcept nogil:
+    cdef int row, column
+    cdef uint32_t node, largest = 0
+    if mid.rows == 0:
+        return 0
+    row = log2_floor(mid.rows)
+    column = log2_floor(mid.columns[row])
+    node = mid.root[row][column]
+    while node != NO_MID:
+        largest = max(largest, mid.block[node].size)
+        node = child_or_other(&mid.block[node], 1)
+    return largest
+
+
+cdef uint32_t mid_find_size(const mid_t* mid, uint32_t size) noexcept nogil:
+    """Return the smallest free block of at least `size` units, the lowest of those; NO_MID if there is none."""
+    cdef int bin = bin_of(size)
+    cdef int above = next_bin(mid, bin)
+    cdef uint32_t found
+    if mid.good_fit and above >= 0:
+        return mid.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)]
+    found = trie_lower_bound(mid, bin, size)
+    if found == NO_MID and above >= 0:
+        found = trie_smallest(mid, mid.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)], NO_MID)
+    return found
+
+
+cdef inline int bin_of(uint32_t size) noexcept nogil:
+    cdef int row = log2_floor(size)
+    cdef uint32_t column = (size >> (row - COLUMN_BITS) if row >= COLUMN_BITS else size << (COLUMN_BITS - row))
+    return row << COLUMN_BITS | (column & (MID_COLUMNS - 1))
+
+
+cdef inline int next_bin(const mid_t* mid, int bin) noexcept nogil:
+    """First non-empty bin after `bin`, or -1."""
+    cdef int row = bin >> COLUMN_BITS
+    cdef uint32_t columns = mid.columns[row] & ~((<uint32_t>2 << (bin & (MID_COLUMNS - 1))) - 1)
+    cdef uint32_t rows
+    if columns == 0:
+        rows = mid.rows & ~((<uint64_t>2 << row) - 1)
+        if rows == 0:
+            return -1
+        row = ctz32(rows)
+        columns = mid.columns[row]
+    return row << COLUMN_BITS | ctz32(columns)
+
+
+cdef inline uint64_t block_key(const mid_block_t* block) noexcept nogil:
+    return <uint64_t>block.size << 32 | block.offset
+
+
+cdef inline uint64_t key_path(uint32_t size, uint32_t offset) noexcept nogil:
+    """Return the key with the bits that all blocks of its bin share shifted out at the top."""
+    cdef int row = log2_floor(size)
+    cdef int shared = 32 - (row - COLUMN_BITS if row > COLUMN_BITS else 0)
+    return (<uint64_t>size << 32 | offset) << shared
+
+
+cdef uint32_t trie_lower_bound(const mid_t* mid, int bin, uint32_t size) noexcept nogil:
+    """Return the block of the bin with the smallest key of at least (size, 0).
+
+    The walk follows the bits of that key. What is larger hangs to the right of the walk, the smallest of it in the
+    last subtree passed on that side.
+    """
+    cdef uint32_t node = mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
+    cdef uint32_t best = NO_MID, larger = NO_MID, right
+    cdef uint64_t path = key_path(size, 0), best_key = <uint64_t>-1
+    cdef const mid_block_t* block
+    while node != NO_MID:
+        block = &mid.block[node]
+        if block.size >= size and block_key(block) < best_key:
+            best = node
+            best_key = block_key(block)
+        right = block.role.node.child[1]
+        if path >> 63 == 0 and right != NO_MID:
+            larger = right
+        node = block.role.node.child[path >> 63]
+        path <<= 1
+    return trie_smallest(mid, larger, best)
+
+
+cdef uint32_t trie_smallest(const mid_t* mid, uint32_t node, uint32_t best) noexcept nogil:
+    """Return the block with the smallest key among `best` and the subtree of `node`."""
+    cdef uint64_t best_key = <uint64_t>-1 if best == NO_MID else block_key(&mid.block[best])
+    while node != NO_MID:
+        if block_key(&mid.block[node]) < best_key:
+            best = node
+            best_key = block_key(&mid.block[node])
+        node = child_or_other(&mid.block[node], 0)
+    return best
+
+
+cdef inline uint32_t child_or_other(const mid_block_t* block, int side) noexcept nogil:
+    cdef uint32_t child = block.role.node.child[side]
+    return child if child != NO_MID else block.role.node.child[1 - side]
+
+
+cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
+    cdef mid_block_t* block = &mid.block[index]
+    cdef int bin = bin_of(block.size)
+    cdef uint64_t path = key_path(block.size, block.offset)
+    cdef uint32_t* link = &mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
+    cdef uint32_t parent = NO_MID
+    while link[0] != NO_MID:
+        parent = link[0]
+        link = &mid.block[parent].role.node.child[path >> 63]
+        path <<= 1
+    link[0] = index
+    block.state = MID_FREE
+    block.role.node.parent = parent
+    block.role.node.child[0] = NO_MID
+    block.role.node.child[1] = NO_MID
+    mid.columns[bin >> COLUMN_BITS] |= <uint8_t>(1 << (bin & (MID_COLUMNS - 1)))
+    mid.rows |= <uint32_t>1 << (bin >> COLUMN_BITS)
+
+
+cdef void trie_remove(mid_t* mid, uint32_t index) noexcept nogil:
+    """Take a block out of its trie; a leaf below it, which shares its prefix, moves into its place."""
+    cdef mid_block_t* block = &mid.block[index]
+    cdef uint32_t leaf = index, child
+    while True:
+        child = child_or_other(&mid.block[leaf], 1)
+        if child == NO_MID:
+            break
+        leaf = child
+    trie_relink(mid, leaf, &mid.block[leaf], NO_MID)
+    if leaf == index:
+        return
+    trie_relink(mid, index, block, leaf)
+    mid.block[leaf].role.node = block.role.node
+    for side in range(2):
+        child = block.role.node.child[side]
+        if child != NO_MID:
+            mid.block[child].role.node.parent = leaf
+
+
+cdef void trie_relink(mid_t* mid, uint32_t index, const mid_block_t* block, uint32_t to) noexcept nogil:
+    """Let whatever points down to `index` point to `to` instead."""
+    cdef mid_node_t* parent
+    cdef int row, column
+    if block.role.node.parent != NO_MID:
+        parent = &mid.block[block.role.node.parent].role.node
+        parent.child[parent.child[1] == index] = to
+        return
+    row = bin_of(block.size) >> COLUMN_BITS
+    column = bin_of(block.size) & (MID_COLUMNS - 1)
+    mid.root[row][column] = to
+    if to == NO_MID:
+        mid.columns[row] &= <uint8_t>~(1 << column)
+        if mid.columns[row] == 0:
+            mid.rows &= ~(<uint32_t>1 << row)
+
+
+cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noexcept nogil:
+    """Largest start' <= start with (start' + bias) % (1 << align) == 0."""
+    return start - ((start + bias) & ((<uint32_t>1 << align) - 1))
+
+
+cdef inline bint aligned_fits(const mid_block_t* block, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    cdef uint32_t last = block.offset + block.size - size
+    return last - block.offset >= ((last + bias) & ((<uint32_t>1 << align) - 1))
+
+
+cdef void split_block(mid_t* mid, uint32_t index, uint32_t at) noexcept nogil:
+    """Cut a block in two at offset `at`; a new record takes the upper part."""
+    cdef uint32_t made = record_make(mid)
+    cdef mid_block_t* block = &mid.block[index]
+    cdef mid_block_t* upper = &mid.block[made]
+    upper.offset = at
+    upper.size = block.offset + block.size - at
+    upper.before = index
+    upper.after = block.after
+    block.size -= upper.size
+    block.after = made
+    if upper.after != NO_MID:
+        mid.block[upper.after].before = made
+
+
+cdef void absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil:
+    """Merge a block with its upper neighbour, whose record goes back."""
+    cdef uint32_t gone = block.after
+    block.size += mid.block[gone].size
+    block.after = mid.block[gone].after
+    if block.after != NO_MID:
+        mid.block[block.after].before = <uint32_t>(block - mid.block)
+    record_return(mid, gone)
+
+
+cdef uint32_t record_make(mid_t* mid) noexcept nogil:
+    """Return the index of an unused record; mid_reserve() has made sure that there is one."""
+    cdef uint32_t index = mid.spare
+    if index == NO_MID:
+        index = mid.made
+        mid.made += 1
+        return index
+    mid.spare = mid.block[index].after
+    mid.spares -= 1
+    return index
+
+
+cdef void record_return(mid_t* mid, uint32_t index) noexcept nogil:
+    mid.block[index].state = MID_SPARE
+    mid.block[index].after = mid.spare
+    mid.spare = index
+    mid.spares += 1
+
+
+cdef const char* mid_check(const mid_t* mid) noexcept nogil:
+    cdef uint32_t index = mid.first, before = NO_MID, at = mid.start
+    cdef uint64_t used = 0, free_count = 0, in_tries = 0
+    cdef const mid_block_t* block
+    cdef const char* broken
+    while index != NO_MID:
+        block = &mid.block[index]
+        if block.offset != at or block.before != before or block.size == 0 or block.state == MID_SPARE:
+            return b"mid: the blocks do not tile the range"
+        if block.state == MID_FREE:
+            free_count += 1
+            if mid.block[before].state == MID_FREE:
+                return b"mid: two free neighbours were not merged"
+        else:
+            used += block.size
+        at += block.size
+        before = index
+        index = block.after
+    if at != mid.end:
+        return b"mid: the blocks do not tile the range"
+    if used != mid.used:
+        return b"mid: used + free != end - start"
+    broken = tries_check(mid, &in_tries)
+    if broken == NULL and in_tries != free_count:
+        broken = b"mid: a free block is not in exactly one trie"
+    return broken
+
+
+cdef const char* tries_check(const mid_t* mid, uint64_t* count) noexcept nogil:
+    cdef int row, column
+    cdef bint filled
+    cdef const char* broken
+    for row in range(MID_ROWS):
+        if (mid.rows >> row & 1) != (mid.columns[row] != 0):
+            return b"mid: bit of rows disagrees with its columns"
+        for column in range(MID_COLUMNS):
+            filled = mid.root[row][column] != NO_MID
+            if (mid.columns[row] >> column & 1) != filled:
+                return b"mid: bit of columns disagrees with its root"
+            broken = trie_check(mid, row << COLUMN_BITS | column, count)
+            if broken != NULL:
+                return broken
+    return NULL
+
+
+cdef const char* trie_check(const mid_t* mid, int bin, uint64_t* count) noexcept nogil:
+    """Walk one trie depth first, along the parent links: the way up is compared bit by bit."""
+    cdef uint32_t node = mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)], came = NO_MID
+    cdef const mid_node_t* links
+    while node != NO_MID:
+        links = &mid.block[node].role.node
+        if came == links.parent:                        # first visit, from above
+            if mid.block[node].state != MID_FREE or bin_of(mid.block[node].size) != bin:
+                return b"mid: a block in a trie is not free, or in the wrong bin"
+            if not trie_place_check(mid, node):
+                return b"mid: a trie does not follow the bits of its keys"
+            count[0] += 1
+            if count[0] > mid.made:
+                return b"mid: a trie has a cycle"
+            if links.child[0] != NO_MID:
+                came, node = node, links.child[0]
+                continue
+            came = NO_MID
+        if came == links.child[0] and links.child[1] != NO_MID:
+            came, node = node, links.child[1]
+            continue
+        came, node = node, links.parent
+    return NULL
+
+
+cdef bint trie_place_check(const mid_t* mid, uint32_t node) noexcept nogil:
+    """Is every ancestor's link towards `node` the one that the node's key says?"""
+    cdef uint32_t at = node, parent = mid.block[node].role.node.parent
+    cdef uint64_t path = key_path(mid.block[node].size, mid.block[node].offset)
+    cdef int depth = 0
+    while parent != NO_MID:
+        depth += 1
+        parent = mid.block[parent].role.node.parent
+        if depth > 64:
+            return False
+    while depth > 0:
+        depth -= 1
+        parent = mid.block[at].role.node.parent
+        if mid.block[parent].role.node.child[path << depth >> 63] != at:
+            return False
+        at = parent
+    return True

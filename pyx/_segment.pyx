@@ -1,0 +1,528 @@
+"""A segment: one region from the driver, served by the three tiers in offsets from its start."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
+from cuda_pool._buddy cimport (
+    BUDDY_LIVE, BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free,
+    buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release, buddy_t)
+from cuda_pool._hostmem cimport host_map, host_unmap
+from cuda_pool._mid cimport (
+    MID_FREE, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_destroy, mid_edge, mid_extend,
+    mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
+from cuda_pool._slab cimport (
+    NO_SLAB, NO_SLOT, SLAB_EMPTY, SLAB_PARTIAL, size_class_t, slab_return, slab_slot, slab_t, slab_take,
+    slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_t, slabs_unmake,
+    slabs_wanted, slot_is_live)
+from cuda_pool._status cimport (
+    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+
+cdef enum:
+    TAG_COLOUR = 39
+    TAG_TIER = 3                # bits of a tag that hold the tier
+
+
+cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil:
+    cdef size_t units = size // settings.min_block
+    memset(segment, 0, sizeof(segment_t))
+    segment.size = round_down(size, MID_UNIT)
+    segment.mid_max = settings.mid_max
+    segment.min_block = settings.min_block
+    segment.granule = settings.granule
+    segment.granule_shift = log2_floor(settings.granule)
+    segment.min_block_shift = log2_floor(settings.min_block)
+    segment.bias = <uint32_t>(address // MID_UNIT)
+    segment.slot_alignment = <size_t>1 << ctz64(address | settings.granule)
+    if settings.colouring:                          # slots start at odd multiples of MID_UNIT
+        segment.slot_alignment = min(segment.slot_alignment, <size_t>MID_UNIT)
+    segment.granules = (segment.size >> segment.granule_shift) + 1
+    segment.tag = <uint32_t*>host_map(segment.granules * sizeof(uint32_t), TAG_COLOUR)
+    if (segment.tag == NULL or not buddy_init(&segment.buddy, <uint32_t>units)
+            or not mid_init(&segment.mid, <uint32_t>(units * (settings.min_block // MID_UNIT)),
+                            <uint32_t>(segment.size // MID_UNIT))
+            or not slabs_init(&segment.slabs, settings.size_classes, settings.classes, settings.colouring)):
+        segment_destroy(segment)
+        return 0
+    segment.mid.good_fit = settings.good_fit
+    return 1
+
+
+cdef void segment_destroy(segment_t* segment) noexcept nogil:
+    slabs_destroy(&segment.slabs)
+    mid_destroy(&segment.mid)
+    buddy_destroy(&segment.buddy)
+    host_unmap(segment.tag, segment.granules * sizeof(uint32_t), TAG_COLOUR)
+    segment.tag = NULL
+
+
+cdef int segment_alloc(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+                       size_t* used) noexcept nogil:
+    cdef int status
+    if nbytes > segment.size or alignment > segment.size:
+        return STATUS_OUT_OF_MEMORY
+    status = alloc_any(segment, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY and reclaim(segment):
+        status = alloc_any(segment, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
+        status = borrow_slot(segment, nbytes, alignment, offset, used)
+    return status
+
+
+cdef int alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+    """Route a request: its own tier first, then whatever else could hold it."""
+    cdef int status = STATUS_OUT_OF_MEMORY
+    if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
+        status = alloc_slot(segment, nbytes, alignment, offset, used)
+    elif nbytes > segment.mid_max:
+        status = alloc_run(segment, nbytes, alignment, offset, used)
+        if status == STATUS_OUT_OF_MEMORY and shed_edge(segment):
+            status = alloc_run(segment, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY:
+        status = alloc_block(segment, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.mid_max:
+        status = alloc_run(segment, nbytes, alignment, offset, used)
+    return status
+
+
+cdef int segment_find(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    place.tier = tag & TAG_TIER
+    place.index = tag >> 2
+    if place.tier == TIER_SLAB:
+        return find_slot(segment, offset, place)
+    if place.tier == TIER_MID and find_block(segment, offset, place):
+        return STATUS_OK
+    if place.tier == TIER_BUDDY and find_run(segment, offset, place):
+        return STATUS_OK
+    return blame(segment, offset)
+
+
+cdef void segment_free(segment_t* segment, const place_t* place) noexcept nogil:
+    tier_leave(segment, place.tier, place.used, place.requested)
+    if place.tier == TIER_SLAB:
+        if slab_return(&segment.slabs, place.index, place.slot):
+            drop_slab(segment, place.index)
+    elif place.tier == TIER_MID:
+        set_tag(segment, <size_t>segment.mid.block[place.index].offset * MID_UNIT, 0)
+        mid_free(&segment.mid, place.index)
+    else:
+        set_tag(segment, <size_t>place.index << segment.min_block_shift, 0)
+        buddy_release(&segment.buddy, place.index)
+
+
+cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
+    """Return the largest request that would succeed at alignment MID_UNIT, empty slabs counted as free."""
+    cdef size_t below = edge_reach(segment), run = max(<size_t>mid_largest(&segment.mid) * MID_UNIT, below)
+    cdef size_t slot = 0
+    cdef const size_class_t* group
+    cdef uint32_t slab
+    cdef int index
+    run = max(run, <size_t>buddy_largest(&segment.buddy) << segment.min_block_shift)
+    for index in range(segment.slabs.classes):
+        group = &segment.slabs.size_class[index]
+        if slabs_available(group) != NO_SLAB and group.size % MID_UNIT == 0:
+            slot = group.size
+        slab = group.head[SLAB_EMPTY]
+        if slab != NO_SLAB:
+            run = max(run, run_around(segment, &segment.slabs.slab[slab]))
+    return max(slot, run if run >= segment.granule else 0)
+
+
+cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
+    """Return the bytes of host address space that grow with the region (paged in where touched)."""
+    return segment.granules * sizeof(uint32_t) + buddy_metadata(&segment.buddy)
+
+
+# Slab tier
+
+cdef int alloc_slot(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+    cdef int size_class = slabs_class(&segment.slabs, nbytes, alignment)
+    cdef uint32_t slab
+    cdef int status
+    if size_class < 0:
+        return STATUS_OUT_OF_MEMORY
+    slab = slabs_available(&segment.slabs.size_class[size_class])
+    if slab == NO_SLAB:
+        status = grow_class(segment, size_class, &slab)
+        if status != STATUS_OK:
+            return status
+    take_slot(segment, size_class, slab, nbytes, offset, used)
+    return STATUS_OK
+
+
+cdef int borrow_slot(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+    """Serve a request for which its own class has no room from a free slot of a larger one."""
+    cdef int size_class = slabs_class(&segment.slabs, nbytes, alignment)
+    cdef uint32_t slab
+    while 0 <= size_class < segment.slabs.classes:
+        slab = slabs_available(&segment.slabs.size_class[size_class])
+        if slab != NO_SLAB and segment.slabs.size_class[size_class].size & (alignment - 1) == 0:
+            take_slot(segment, size_class, slab, nbytes, offset, used)
+            return STATUS_OK
+        size_class += 1
+    return STATUS_OUT_OF_MEMORY
+
+
+cdef inline void take_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
+                           size_t* used) noexcept nogil:
+    offset[0] = slab_take(&segment.slabs, slab, nbytes)
+    used[0] = segment.slabs.size_class[size_class].size
+    tier_enter(segment, TIER_SLAB, used[0], nbytes)
+
+
+cdef int grow_class(segment_t* segment, int size_class, uint32_t* slab) noexcept nogil:
+    """Make a slab of the size that demand asks for or, where there is no room, of half that, and so on."""
+    cdef size_t size = segment.slabs.size_class[size_class].size
+    cdef size_t wanted = slabs_wanted(&segment.slabs, size_class)
+    cdef int status = STATUS_OUT_OF_MEMORY
+    while status == STATUS_OUT_OF_MEMORY and wanted >= size:
+        status = make_slab(segment, size_class, round_up(wanted, segment.granule), slab)
+        if wanted <= segment.granule:
+            break
+        wanted = max(wanted // 2, size) if wanted > size else 0
+    return status
+
+
+cdef int make_slab(segment_t* segment, int size_class, size_t nbytes, uint32_t* slab) noexcept nogil:
+    cdef size_t offset
+    cdef uint32_t block, run = NO_BLOCK
+    cdef int status = mid_place(segment, nbytes, segment.granule, 0, MID_SLAB, &block)
+    if status == STATUS_OK:
+        offset = <size_t>segment.mid.block[block].offset * MID_UNIT
+    else:
+        if status != STATUS_OUT_OF_MEMORY:
+            return status
+        block = NO_MID
+        nbytes = round_up(nbytes, segment.min_block)
+        run = buddy_alloc(&segment.buddy, <uint32_t>(nbytes >> segment.min_block_shift), 0)
+        if run == NO_BLOCK:
+            return STATUS_OUT_OF_MEMORY
+        offset = <size_t>run << segment.min_block_shift
+    slab[0] = slabs_make(&segment.slabs, size_class, offset, nbytes, block)
+    if slab[0] == NO_SLAB:
+        return_slab_memory(segment, offset, nbytes, block)
+        return STATUS_HOST_MEMORY
+    if block != NO_MID:
+        segment.mid.block[block].role.slab = slab[0]
+    tag_slab(segment, offset, nbytes, slab[0] << 2 | TIER_SLAB)
+    return STATUS_OK
+
+
+cdef void drop_slab(segment_t* segment, uint32_t index) noexcept nogil:
+    cdef slab_t slab = segment.slabs.slab[index]
+    slabs_unmake(&segment.slabs, index)
+    tag_slab(segment, slab.offset, slab.bytes, 0)
+    return_slab_memory(segment, slab.offset, slab.bytes, slab.block)
+
+
+cdef void return_slab_memory(segment_t* segment, size_t offset, size_t nbytes, uint32_t block) noexcept nogil:
+    if block != NO_MID:
+        mid_free(&segment.mid, block)
+    else:
+        buddy_free(&segment.buddy, <uint32_t>(offset >> segment.min_block_shift),
+                   <uint32_t>(nbytes >> segment.min_block_shift))
+
+
+cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t tag) noexcept nogil:
+    cdef size_t at
+    for at in range(offset >> segment.granule_shift, (offset + nbytes) >> segment.granule_shift):
+        segment.tag[at] = tag
+
+
+cdef int find_slot(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    cdef const slab_t* slab = &segment.slabs.slab[place.index]
+    place.slot = slab_slot(&segment.slabs, place.index, offset)
+    if place.slot == NO_SLOT:
+        return blame(segment, offset)
+    if not slot_is_live(slab, place.slot):
+        return STATUS_FREED_POINTER
+    place.used = segment.slabs.size_class[slab.size_class].size
+    place.requested = slab.slot[place.slot]
+    return STATUS_OK
+
+
+# Mid tier
+
+cdef int alloc_block(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+                     size_t* used) noexcept nogil:
+    cdef uint32_t block
+    # No two live blocks may start in one granule of the address map.
+    cdef size_t size = max(round_up(nbytes, MID_UNIT), segment.granule)
+    cdef int status = mid_place(segment, size, alignment, segment.bias, MID_USED, &block)
+    if status != STATUS_OK:
+        return status
+    segment.mid.block[block].role.requested = nbytes
+    offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
+    used[0] = size
+    set_tag(segment, offset[0], block << 2 | TIER_MID)
+    tier_enter(segment, TIER_MID, size, nbytes)
+    return STATUS_OK
+
+
+cdef int mid_place(segment_t* segment, size_t nbytes, size_t alignment, uint32_t bias, mid_state_t state,
+                   uint32_t* block) noexcept nogil:
+    """Find a block of the mid tier, let the tier grow if there is none, and cut it to size."""
+    cdef uint32_t size = <uint32_t>(nbytes // MID_UNIT), found
+    cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
+    if nbytes > segment.size:
+        return STATUS_OUT_OF_MEMORY
+    if not mid_reserve(&segment.mid, 3):
+        return STATUS_HOST_MEMORY
+    found = mid_find(&segment.mid, size, align, bias)
+    if found == NO_MID and grow_mid(segment, nbytes, alignment):
+        found = mid_find(&segment.mid, size, align, bias)
+    if found == NO_MID:
+        return STATUS_OUT_OF_MEMORY
+    block[0] = mid_take(&segment.mid, found, size, align, bias, state)
+    return STATUS_OK
+
+
+cdef bint grow_mid(segment_t* segment, size_t nbytes, size_t alignment) noexcept nogil:
+    """Take the units just below the mid tier from the buddy tier, as many as the request lacks."""
+    cdef size_t slack = alignment - MID_UNIT if alignment > MID_UNIT else 0
+    cdef size_t lacking = nbytes + slack - min(nbytes + slack, <size_t>mid_edge(&segment.mid) * MID_UNIT)
+    cdef size_t units = round_up(lacking, segment.min_block) >> segment.min_block_shift
+    cdef uint32_t boundary = buddy_boundary(segment)
+    if units == 0 or units > boundary or not buddy_claim(&segment.buddy, boundary - <uint32_t>units, <uint32_t>units):
+        return False
+    mid_extend(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
+    return True
+
+
+cdef bint shed_edge(segment_t* segment) noexcept nogil:
+    """Give the whole units at the free edge of the mid tier back to the buddy tier."""
+    cdef size_t edge = <size_t>mid_edge(&segment.mid) * MID_UNIT
+    cdef uint32_t boundary = buddy_boundary(segment)
+    cdef size_t units = min(edge >> segment.min_block_shift, <size_t>segment.buddy.size - boundary)
+    if units == 0:
+        return False
+    mid_shrink(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
+    buddy_free(&segment.buddy, boundary, <uint32_t>units)
+    return True
+
+
+cdef inline uint32_t buddy_boundary(const segment_t* segment) noexcept nogil:
+    """First unit that belongs to the mid tier."""
+    return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
+
+
+cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
+    """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
+    return (<size_t>mid_edge(&segment.mid) * MID_UNIT
+            + (<size_t>buddy_free_below(&segment.buddy, buddy_boundary(segment)) << segment.min_block_shift))
+
+
+cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    cdef const mid_block_t* block = &segment.mid.block[place.index]
+    if <size_t>block.offset * MID_UNIT != offset:
+        return False
+    place.used = <size_t>block.size * MID_UNIT
+    place.requested = block.role.requested
+    return True
+
+
+# Buddy tier
+
+cdef int alloc_run(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+    cdef size_t size = round_up(nbytes, segment.min_block)
+    cdef uint32_t units = <uint32_t>(size >> segment.min_block_shift), run
+    cdef int order = run_order(segment, alignment)
+    if order < 0:
+        return STATUS_OUT_OF_MEMORY
+    run = buddy_alloc(&segment.buddy, units, order)
+    if run == NO_BLOCK:
+        return STATUS_OUT_OF_MEMORY
+    buddy_hold(&segment.buddy, run, units, <uint32_t>(size - nbytes))
+    offset[0] = <size_t>run << segment.min_block_shift
+    used[0] = size
+    set_tag(segment, offset[0], TIER_BUDDY)
+    tier_enter(segment, TIER_BUDDY, size, nbytes)
+    return STATUS_OK
+
+
+cdef int run_order(const segment_t* segment, size_t alignment) noexcept nogil:
+    """Order whose blocks start at multiples of `alignment`, or -1: the region itself is not that aligned."""
+    if <size_t>segment.bias * MID_UNIT & (alignment - 1):
+        return -1
+    return max(log2_ceil(alignment) - segment.min_block_shift, 0)
+
+
+cdef bint find_run(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    if offset & (segment.min_block - 1):
+        return False
+    place.index = <uint32_t>(offset >> segment.min_block_shift)
+    place.used = <size_t>segment.buddy.entry[place.index].live.units << segment.min_block_shift
+    place.requested = place.used - segment.buddy.entry[place.index].live.slack
+    return True
+
+
+# All tiers
+
+cdef bint reclaim(segment_t* segment) noexcept nogil:
+    """Return the empty slabs; whether anything came back."""
+    cdef bint any = False
+    cdef uint32_t slab
+    cdef int index
+    for index in range(segment.slabs.classes):
+        slab = segment.slabs.size_class[index].head[SLAB_EMPTY]
+        if slab != NO_SLAB:
+            drop_slab(segment, slab)
+            any = True
+    return any
+
+
+cdef size_t run_around(const segment_t* segment, const slab_t* slab) noexcept nogil:
+    """Bytes of the free run that an empty slab would be part of once it and its empty neighbours are returned."""
+    cdef uint32_t block = slab.block
+    cdef size_t run = slab.bytes
+    if block == NO_MID:
+        return run
+    run += empties_beside(segment, segment.mid.block[block].before, True)
+    run += empties_beside(segment, segment.mid.block[block].after, False)
+    return run
+
+
+cdef size_t empties_beside(const segment_t* segment, uint32_t block, bint down) noexcept nogil:
+    cdef size_t run = 0
+    cdef const mid_block_t* at
+    while block != NO_MID:
+        at = &segment.mid.block[block]
+        if at.state == MID_USED or (at.state == MID_SLAB and segment.slabs.slab[at.role.slab].used != 0):
+            return run
+        run += <size_t>at.size * MID_UNIT
+        block = at.before if down else at.after
+    if down:
+        run += <size_t>buddy_free_below(&segment.buddy, buddy_boundary(segment)) << segment.min_block_shift
+    return run
+
+
+cdef int blame(const segment_t* segment, size_t offset) noexcept nogil:
+    """Tell an address inside a live block from one inside free memory: look for the next start below it."""
+    cdef size_t at = (offset >> segment.granule_shift) + 1, start
+    cdef place_t place
+    while at > 0:
+        at -= 1
+        if segment.tag[at] == 0:
+            continue
+        if start_of(segment, at, offset, &start, &place) and start <= offset:
+            return STATUS_INTERIOR_POINTER if offset < start + place.used else STATUS_FREED_POINTER
+    return STATUS_FREED_POINTER
+
+
+cdef bint start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,
+                   place_t* place) noexcept nogil:
+    """Find the live block that a granule's tag names; of a slab, the slot at `offset`. False when it is not live."""
+    cdef uint32_t tag = segment.tag[granule]
+    cdef const slab_t* slab
+    cdef size_t size
+    place.index = tag >> 2
+    if tag & TAG_TIER == TIER_MID:
+        start[0] = <size_t>segment.mid.block[place.index].offset * MID_UNIT
+        return find_block(segment, start[0], place)
+    if tag & TAG_TIER == TIER_BUDDY:
+        start[0] = round_up(granule << segment.granule_shift, segment.min_block)
+        return find_run(segment, start[0], place)
+    slab = &segment.slabs.slab[place.index]
+    size = segment.slabs.size_class[slab.size_class].size
+    start[0] = slab.offset
+    place.used = 0
+    if slab.offset + slab.colour <= offset < slab.offset + slab.colour + slab.slots * size:
+        start[0] = offset - (offset - slab.offset - slab.colour) % size
+        place.used = size if slot_is_live(slab, <uint32_t>((start[0] - slab.offset - slab.colour) // size)) else 0
+    return True
+
+
+cdef inline void set_tag(segment_t* segment, size_t offset, uint32_t tag) noexcept nogil:
+    segment.tag[offset >> segment.granule_shift] = tag
+
+
+cdef inline void tier_enter(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
+    segment.tier[tier].blocks += 1
+    segment.tier[tier].used += used
+    segment.tier[tier].requested += requested
+
+
+cdef inline void tier_leave(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
+    segment.tier[tier].blocks -= 1
+    segment.tier[tier].used -= used
+    segment.tier[tier].requested -= requested
+
+
+# Check
+
+cdef const char* segment_check(const segment_t* segment) noexcept nogil:
+    cdef const char* broken = buddy_check(&segment.buddy)
+    cdef place_t total[TIERS]
+    cdef size_t tagged = 0
+    if broken == NULL:
+        broken = mid_check(&segment.mid)
+    if broken == NULL:
+        broken = slabs_check(&segment.slabs)
+    if broken != NULL:
+        return broken
+    memset(total, 0, sizeof(total))
+    broken = sum_tags(segment, total)
+    return broken if broken != NULL else sums_check(segment, total)
+
+
+cdef const char* sum_tags(const segment_t* segment, place_t* total) noexcept nogil:
+    """Add up what the tags name: used and requested of live blocks; `slot` of a total counts blocks."""
+    cdef size_t at, start
+    cdef uint32_t tag
+    cdef place_t place
+    for at in range(segment.granules):
+        tag = segment.tag[at]
+        if tag == 0:
+            continue
+        if tag & TAG_TIER == TIER_SLAB:
+            if not slab_tag_check(segment, at, total):
+                return b"segment: a tag names a slab that is not there"
+            continue
+        if not start_of(segment, at, 0, &start, &place) or start >> segment.granule_shift != at:
+            return b"segment: a tag names a block that does not start there"
+        if place.requested > place.used:
+            return b"segment: requested > used"
+        if tag & TAG_TIER == TIER_BUDDY and segment.buddy.state[place.index] != BUDDY_LIVE:
+            return b"segment: a tag names a run that is not live"
+        if tag & TAG_TIER == TIER_MID and segment.mid.block[place.index].state != MID_USED:
+            return b"segment: a tag names a block that is not live"
+        total[tag & TAG_TIER].slot += 1
+        total[tag & TAG_TIER].used += place.used
+        total[tag & TAG_TIER].requested += place.requested
+    return NULL
+
+
+cdef bint slab_tag_check(const segment_t* segment, size_t granule, place_t* total) noexcept nogil:
+    """At a slab's first granule, add it up: used slots, and the memory of the tier that it lies in."""
+    cdef const slab_t* slab = &segment.slabs.slab[segment.tag[granule] >> 2]
+    cdef size_t offset = granule << segment.granule_shift
+    cdef uint32_t slot
+    if slab.live == NULL or not slab.offset <= offset < slab.offset + slab.bytes:
+        return False
+    if slab.offset != offset:
+        return True
+    total[TIER_SLAB].slot += slab.used
+    total[TIER_SLAB].used += slab.used * segment.slabs.size_class[slab.size_class].size
+    for slot in range(slab.fresh):
+        if slot_is_live(slab, slot):
+            total[TIER_SLAB].requested += slab.slot[slot]
+    total[TIER_MID if slab.block != NO_MID else TIER_BUDDY].index += <uint32_t>(slab.bytes // MID_UNIT)
+    return True
+
+
+cdef const char* sums_check(const segment_t* segment, const place_t* total) noexcept nogil:
+    cdef int tier
+    cdef size_t lent = (<size_t>segment.buddy.size - buddy_boundary(segment)) << segment.min_block_shift
+    for tier in range(TIER_SLAB, TIERS):
+        if (segment.tier[tier].blocks != total[tier].slot or segment.tier[tier].used != total[tier].used
+                or segment.tier[tier].requested != total[tier].requested):
+            return b"segment: a tier's counters differ from its live blocks"
+        if segment.tier[tier].requested > segment.tier[tier].used:
+            return b"segment: requested > used"
+    if <size_t>segment.mid.used * MID_UNIT != total[TIER_MID].used + total[TIER_MID].index * <size_t>MID_UNIT:
+        return b"segment: mid.used != live mid blocks + slabs"
+    if (<size_t>segment.buddy.used << segment.min_block_shift
+            != total[TIER_BUDDY].used + total[TIER_BUDDY].index * <size_t>MID_UNIT + lent):
+        return b"segment: buddy.used != live runs + slabs + units of the mid tier"
+    return NULL
