@@ -12,6 +12,13 @@ cdef enum:
     cudaErrorNoDevice = 100
     cudaErrorInvalidDevice = 101
 
+# Directions of a copy, the `kind` of cudaMemcpyAsync.
+cdef enum:
+    cudaMemcpyHostToDevice = 1
+    cudaMemcpyDeviceToHost = 2
+    cudaMemcpyDeviceToDevice = 3
+    cudaMemcpyDefault = 4
+
 # One entry per CUDA call. NULL: the driver lacks it, and the feature that needs it is off.
 # A filling owns its table for the whole life of the process, so a driver_t* never dangles.
 ctypedef struct driver_t:
@@ -36,13 +43,19 @@ ctypedef struct driver_t:
 
 
 cdef class Device:
-    cdef const driver_t* driver
+    cdef const driver_t* driver     # never NULL; a Device that no filling made has a table without a device
     cdef int number                 # what cudaSetDevice takes
     cdef readonly int ordinal       # what the user calls it
+    cdef readonly str name          # as the driver calls it
+
+    cdef int copy(self, void* destination, const void* source, size_t nbytes, int kind) except -1
 
 # Makes `number` current for the calling thread; device_leave() puts the previous one back.
 cdef cudaError_t device_enter(const driver_t* driver, int number, int* previous) noexcept nogil
 cdef void device_leave(const driver_t* driver, int number, int previous) noexcept nogil
 
-# The one gate that turns a status into an exception: CudaError, or DeviceUnavailableError for 35 and 100.
+# The one gate that turns a status into an exception: CudaError, or DeviceUnavailableError for 35, 100 and their like.
 cdef int driver_check(const driver_t* driver, cudaError_t code, str call) except -1
+
+# True once the interpreter is shutting down: destructors that run then leave the driver alone.
+cdef bint driver_is_shut() noexcept nogil

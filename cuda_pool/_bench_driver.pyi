@@ -1,0 +1,3 @@
+from ._driver import Device
+
+def time_driver_pairs(device: Device, nbytes: int, pairs: int, asynchronous: bool = False) -> float: ...

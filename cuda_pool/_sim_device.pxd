@@ -1,0 +1,33 @@
+"""The simulated devices that are alive, the lock around them, and which one each thread has current."""
+
+from cuda_pool._sim_log cimport call_t, faults_t, log_t, misuses_t
+from cuda_pool._sim_memory cimport memory_t
+
+cdef enum:
+    NO_DEVICE = 0                   # the number that is current in a thread that has chosen none
+
+# `number` is what cudaSetDevice takes. It names one device only, ever: its low bits are the slot, the rest
+# counts the slot's devices, so that a thread whose current device is gone does not find another in its place.
+ctypedef struct sim_device_t:
+    int number
+    int ordinal
+    bint closed
+    memory_t memory
+    log_t log
+    misuses_t misuses
+    faults_t faults
+
+# The lock guards every sim_device_t and the table of them. Its holder calls nothing that waits for the GIL or
+# for another lock. Take it without the GIL.
+cdef void sim_lock() noexcept nogil
+cdef void sim_unlock() noexcept nogil
+
+# Each of these needs the lock.
+cdef int devices_add(sim_device_t* device) noexcept nogil           # 0, or -1 when every slot is taken
+cdef void devices_remove(sim_device_t* device) noexcept nogil
+cdef sim_device_t* devices_get(int number) noexcept nogil           # NULL once the device is gone
+cdef sim_device_t* devices_owning(const char* address) noexcept nogil
+cdef int devices_count() noexcept nogil
+
+cdef int current_number() noexcept nogil
+cdef void current_set(int number) noexcept nogil

@@ -1,0 +1,94 @@
+"""What a simulated device remembers of the calls it got, and what tests tell it to get wrong."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+# In the order of CALLS.
+cdef enum call_e:
+    CALL_GET_DEVICE_COUNT
+    CALL_GET_DEVICE
+    CALL_SET_DEVICE
+    CALL_GET_ATTRIBUTE
+    CALL_DRIVER_VERSION
+    CALL_RUNTIME_VERSION
+    CALL_MEM_GET_INFO
+    CALL_MALLOC
+    CALL_FREE
+    CALL_MALLOC_ASYNC
+    CALL_FREE_ASYNC
+    CALL_MEMCPY_ASYNC
+    CALL_MEMSET_ASYNC
+    CALL_STREAM_SYNCHRONIZE
+    CALL_DEVICE_SYNCHRONIZE
+
+cdef enum:
+    CALL_COUNT = 15                 # a literal: Cython before 3.3 takes no other enumerator as a dimension
+    CALL_ARGS = 5
+    LOG_LIMIT = 65536               # calls kept; the counts go on
+    MISUSE_LIMIT = 1000
+    RULE_LIMIT = 64
+
+ctypedef struct call_t:
+    int name
+    int current                     # ordinal of the thread's current device, -1 for none
+    uint64_t args[CALL_ARGS]
+
+# records holds the last min(count, LOG_LIMIT) calls, call number i at i % LOG_LIMIT; sum(by_name) == count.
+ctypedef struct log_t:
+    call_t* records
+    uint64_t count
+    uint64_t by_name[CALL_COUNT]
+
+cdef enum misuse_e:
+    MISUSE_UNKNOWN                  # nothing is allocated there
+    MISUSE_INTERIOR                 # a free of an address inside an allocation
+    MISUSE_OUTSIDE                  # an access that runs over the end of an allocation
+    MISUSE_DEVICE                   # the address belongs to another device than the current one
+
+ctypedef struct misuse_t:
+    int kind
+    int name                        # of the call
+    int current
+    int owner                       # ordinal of the device whose address it is; MISUSE_DEVICE only
+    uint64_t address
+    uint64_t size                   # of the access; 0 for a free
+    uint64_t base                   # of the allocation at the address
+    uint64_t base_size
+
+# records holds the first min(count, MISUSE_LIMIT).
+ctypedef struct misuses_t:
+    misuse_t* records
+    uint64_t count
+
+# After `after` more calls of `name`, the next `times` return `code`.
+ctypedef struct rule_t:
+    int name
+    int code
+    uint64_t after
+    uint64_t times
+
+cdef enum:
+    RULE_ALIAS = -1                 # a `code`: succeed, with an address that is live already
+
+ctypedef struct faults_t:
+    rule_t rules[RULE_LIMIT]
+    int count
+    int64_t delay_ns[CALL_COUNT]
+
+cdef int log_init(log_t* self) except -1
+cdef void log_add(log_t* self, const call_t* call) noexcept nogil
+cdef void log_clear(log_t* self) noexcept nogil
+cdef bint log_copy(const log_t* self, log_t* copy) noexcept nogil       # the copy's records are the caller's to free()
+cdef list log_list(const log_t* self)
+
+cdef int misuses_init(misuses_t* self) except -1
+cdef void misuses_add(misuses_t* self, const misuse_t* misuse) noexcept nogil
+cdef bint misuses_copy(const misuses_t* self, misuses_t* copy) noexcept nogil
+cdef list misuses_list(const misuses_t* self)
+
+# False when there are RULE_LIMIT rules already.
+cdef bint faults_add(faults_t* self, rule_t rule) noexcept nogil
+
+# Count a call of `name`; the code that it shall return, or 0.
+cdef int faults_take(faults_t* self, int name) noexcept nogil
+
+cdef int call_index(str name) except -1

@@ -1,0 +1,351 @@
+"""The simulated device as Python sees it: its settings, what it saw, and what it shall get wrong."""
+
+import operator
+from collections import Counter
+from weakref import WeakValueDictionary
+
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from cuda_pool._driver cimport Device as BaseDevice
+from cuda_pool._sim_calls cimport sim_table
+from cuda_pool._sim_device cimport (
+    NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_device_t, sim_lock, sim_unlock)
+from cuda_pool._sim_log cimport *
+from cuda_pool._sim_memory cimport memory_clear, memory_copy, memory_t
+
+from cuda_pool._sim_calls import ERRORS as _ERRORS
+from cuda_pool._sim_log import NAMES as _NAMES
+from cuda_pool.sizes import format_size, parse_size
+
+# The address space of a 64-bit process is 128 TiB; this leaves half of it to everything else.
+_MEMORY_MAX = 1 << 46
+_CODES = {name.decode(): code for code, name, _ in _ERRORS if code}
+_ALIASABLE = ("cudaMalloc", "cudaMallocAsync")
+
+# Every Device that is alive, by its number.
+_devices = WeakValueDictionary()
+
+
+cdef class Device(BaseDevice):
+    """Simulate a CUDA device with real host memory behind CUDA's calls.
+
+    Memory that is never touched costs the host nothing, so a device may be larger than the host. Streams
+    complete at once. Misuse (freeing what is not allocated, touching what is not allocated, using an address
+    while another device is current) fails as CUDA would, and is listed in `errors`.
+
+    Parameters
+    ----------
+    memory : int or str
+        Size of the device's memory: bytes, or text such as ``"8GiB"``; at most 64 TiB.
+    ordinal : int
+        Number by which the log and the user know the device. Several devices may have the same one.
+    seed : int, optional
+        Spreads the addresses that ``base_alignment`` allows; the same seed gives the same spread.
+    base_alignment : int, optional
+        Make cudaMalloc return addresses that are a multiple of this and of no larger power of two:
+        256, 512, 1024 or 2048. By default they are aligned to the host's pages.
+
+    Raises
+    ------
+    ValueError
+        A parameter is not one of the values above.
+    RuntimeError
+        4,095 simulated devices are alive already.
+
+    Notes
+    -----
+    Every method may be called from any thread. A device is a context manager that closes itself.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        log_init(&self.state.log)
+        misuses_init(&self.state.misuses)
+
+    def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None):
+        if self.listed:
+            raise RuntimeError("a simulated device is set up once; make a new one")
+        self.state.memory.memory = _memory(memory)
+        self.state.ordinal = _integer("ordinal", ordinal, 0, 0x7FFFFFFF)
+        self.state.memory.random = _random(seed)
+        self.state.memory.base_alignment = _alignment(base_alignment)
+        device_enlist(self)
+        self.driver = sim_table()
+        self.number = self.state.number
+        self.ordinal = self.state.ordinal
+        self.seed = seed
+        self.name = f"simulated device with {format_size(self.state.memory.memory)}"
+        _devices[self.number] = self
+
+    def __dealloc__(self):
+        with nogil:
+            sim_lock()
+            if self.listed:
+                devices_remove(&self.state)
+            memory_clear(&self.state.memory)
+            sim_unlock()
+        free(self.state.log.records)
+        free(self.state.misuses.records)
+
+    @property
+    def memory(self):
+        """Size of the device's memory in bytes."""
+        return self.state.memory.memory
+
+    @property
+    def allocated(self):
+        """Bytes that are allocated now."""
+        cdef size_t allocated
+        with nogil:
+            sim_lock()
+            allocated = self.state.memory.allocated
+            sim_unlock()
+        return allocated
+
+    @property
+    def live(self):
+        """Dict of the allocations that are live, address to size in bytes."""
+        cdef memory_t copy
+        cdef bint copied
+        with nogil:
+            sim_lock()
+            copied = memory_copy(&self.state.memory, &copy)
+            sim_unlock()
+        _need(copied)
+        try:
+            return {<uintptr_t>copy.entries[i].address: copy.entries[i].size for i in range(copy.count)}
+        finally:
+            free(copy.entries)
+
+    @property
+    def calls(self):
+        """Counter of the CUDA calls made on the device, by name."""
+        cdef uint64_t counts[CALL_COUNT]
+        with nogil:
+            sim_lock()
+            memcpy(counts, self.state.log.by_name, sizeof(counts))
+            sim_unlock()
+        return Counter({name: counts[i] for i, name in enumerate(_NAMES) if counts[i]})
+
+    @property
+    def log(self):
+        """List of the latest 65,536 calls: (name, arguments, ordinal of the thread's current device or None).
+
+        A cudaSetDevice is listed at the device it names, every other call at the device it ran on.
+        """
+        cdef log_t copy
+        cdef bint copied
+        with nogil:
+            sim_lock()
+            copied = log_copy(&self.state.log, &copy)
+            sim_unlock()
+        _need(copied)
+        try:
+            return log_list(&copy)
+        finally:
+            free(copy.records)
+
+    @property
+    def errors(self):
+        """List of the misuses that the device refused, as text; the first 1,000 are kept."""
+        cdef misuses_t copy
+        cdef bint copied
+        with nogil:
+            sim_lock()
+            copied = misuses_copy(&self.state.misuses, &copy)
+            sim_unlock()
+        _need(copied)
+        try:
+            return misuses_list(&copy)
+        finally:
+            free(copy.records)
+
+    @property
+    def closed(self):
+        """Whether close() was called."""
+        return self.state.closed
+
+    def clear_log(self):
+        """Forget the calls recorded so far: `log` and `calls` start anew."""
+        with nogil:
+            sim_lock()
+            log_clear(&self.state.log)
+            sim_unlock()
+
+    def fail(self, name, after=0, code="cudaErrorMemoryAllocation", times=1):
+        """Make a CUDA call fail.
+
+        Parameters
+        ----------
+        name : str
+            The call, such as ``"cudaMalloc"``.
+        after : int
+            Number of calls that go well before; 2 makes the third call fail.
+        code : int or str
+            What the call returns: a cudaError_t or its name.
+        times : int
+            Number of calls in a row that fail.
+
+        Raises
+        ------
+        ValueError
+            The simulator has no such call or code, or a number is out of range.
+        RuntimeError
+            64 faults are waiting already.
+        """
+        rule_add(self, name, _code(code), after, times)
+
+    def alias(self, name="cudaMalloc", after=0, times=1):
+        """Make an allocation return an address that is live already, as a broken driver would.
+
+        The address is that of the largest live allocation; while there is none the call does what it always does.
+
+        Parameters
+        ----------
+        name : str
+            ``"cudaMalloc"`` or ``"cudaMallocAsync"``.
+        after, times : int
+            As for fail().
+        """
+        if name not in _ALIASABLE:
+            raise ValueError(f"an address is returned by {' or '.join(_ALIASABLE)}, not by {name!r}")
+        rule_add(self, name, RULE_ALIAS, after, times)
+
+    def delay(self, name, seconds):
+        """Make every later call of `name` on this device take `seconds` longer; 0 ends that."""
+        cdef int call = call_index(name)
+        cdef int64_t delay_ns = _nanoseconds(seconds)
+        with nogil:
+            sim_lock()
+            self.state.faults.delay_ns[call] = delay_ns
+            sim_unlock()
+
+    def clear_faults(self):
+        """Take back every fail(), alias() and delay() that is still to come."""
+        with nogil:
+            sim_lock()
+            memset(&self.state.faults, 0, sizeof(faults_t))
+            sim_unlock()
+
+    def close(self):
+        """Unmap all memory of the device; every later call on it fails with cudaErrorInvalidDevice."""
+        with nogil:
+            sim_lock()
+            self.state.closed = True
+            memory_clear(&self.state.memory)
+            sim_unlock()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+def current_device():
+    """Return the simulated device that is current in the calling thread, or None."""
+    cdef int number
+    with nogil:
+        sim_lock()
+        number = current_number()
+        sim_unlock()
+    return _devices.get(number)
+
+
+def set_current_device(device):
+    """Make a simulated device, or None, current in the calling thread, without an entry in any log.
+
+    Raises
+    ------
+    ValueError
+        The device is closed.
+    """
+    cdef int number = NO_DEVICE if device is None else number_of(device)
+    current_set(number)
+
+
+cdef int number_of(Device device) except -1:
+    if device.state.closed:
+        raise ValueError(f"{device!r} is closed")
+    return device.number
+
+
+cdef int device_enlist(Device device) except -1:
+    cdef int status
+    with nogil:
+        sim_lock()
+        status = devices_add(&device.state)
+        sim_unlock()
+    if status != 0:
+        raise RuntimeError("too many simulated devices are alive: 4,095 at most")
+    device.listed = True
+    return 0
+
+
+cdef int rule_add(Device device, name, int code, after, times) except -1:
+    cdef rule_t rule
+    cdef bint added
+    rule.name = call_index(name)
+    rule.code = code
+    rule.after = _integer("after", after, 0, (1 << 64) - 1)
+    rule.times = _integer("times", times, 1, (1 << 64) - 1)
+    with nogil:
+        sim_lock()
+        added = faults_add(&device.state.faults, rule)
+        sim_unlock()
+    if not added:
+        raise RuntimeError(f"{RULE_LIMIT} faults are waiting already; clear_faults() takes them back")
+    return 0
+
+
+def _memory(memory):
+    nbytes = parse_size(memory)
+    if not 1 <= nbytes <= _MEMORY_MAX:
+        raise ValueError(f"memory is from 1 byte to 64 TiB, got {memory!r}")
+    return nbytes
+
+
+def _alignment(base_alignment):
+    if base_alignment is None:
+        return 0
+    if base_alignment not in (256, 512, 1024, 2048):
+        raise ValueError(f"base_alignment is 256, 512, 1024, 2048 or None, got {base_alignment!r}")
+    return base_alignment
+
+
+def _random(seed):
+    """Return the first state of the address generator; 0, which it never reaches, means that there is no seed."""
+    if seed is None:
+        return 0
+    # Knuth's multiplier (The Art of Computer Programming 2, 3.3.4) tells small seeds apart.
+    return (operator.index(seed) * 6364136223846793005 & (1 << 64) - 1) | 1
+
+
+def _integer(what, value, low, high):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is an int, got {value!r}")
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise ValueError(f"{what} is from {low} to {high}, got {number}")
+    return number
+
+
+def _code(code):
+    if code in _CODES:
+        return _CODES[code]
+    if code in _CODES.values():
+        return operator.index(code)
+    accepted = ", ".join(f"{name} ({number})" for name, number in _CODES.items())
+    raise ValueError(f"no CUDA error {code!r} here; accepted are {accepted}")
+
+
+def _nanoseconds(seconds):
+    if not 0 <= seconds <= 86400:
+        raise ValueError(f"seconds is from 0 to 86400, got {seconds!r}")
+    return int(seconds * 1e9)
+
+
+def _need(copied):
+    if not copied:
+        raise MemoryError("no host memory for a copy of the simulated device's records")

@@ -1,0 +1,151 @@
+"""The call log, the list of misuses and the fault injection of a simulated device."""
+
+from libc.stdlib cimport malloc
+from libc.string cimport memcpy, memset
+
+# Name and number of arguments, in the order of call_e.
+CALLS = {
+    "cudaGetDeviceCount": 0,
+    "cudaGetDevice": 0,
+    "cudaSetDevice": 1,
+    "cudaDeviceGetAttribute": 2,    # ordinal, attribute
+    "cudaDriverGetVersion": 0,
+    "cudaRuntimeGetVersion": 0,
+    "cudaMemGetInfo": 0,
+    "cudaMalloc": 1,
+    "cudaFree": 1,
+    "cudaMallocAsync": 2,
+    "cudaFreeAsync": 2,
+    "cudaMemcpyAsync": 5,
+    "cudaMemsetAsync": 4,
+    "cudaStreamSynchronize": 1,
+    "cudaDeviceSynchronize": 0,
+}
+NAMES = tuple(CALLS)
+
+_EXPLANATIONS = {
+    MISUSE_UNKNOWN: "nothing is allocated there",
+    MISUSE_INTERIOR: "it lies inside the allocation at {base:#x} of {base_size} bytes",
+    MISUSE_OUTSIDE: "it runs over the end of the allocation at {base:#x} of {base_size} bytes",
+    MISUSE_DEVICE: "the address belongs to device {owner}",
+}
+
+
+cdef int log_init(log_t* self) except -1:
+    self.records = <call_t*>malloc(LOG_LIMIT * sizeof(call_t))
+    if self.records is NULL:
+        raise MemoryError("no host memory for the call log of a simulated device")
+    log_clear(self)
+    return 0
+
+
+cdef void log_add(log_t* self, const call_t* call) noexcept nogil:
+    self.records[self.count % LOG_LIMIT] = call[0]
+    self.count += 1
+    self.by_name[call.name] += 1
+
+
+cdef void log_clear(log_t* self) noexcept nogil:
+    self.count = 0
+    memset(self.by_name, 0, sizeof(self.by_name))
+
+
+cdef bint log_copy(const log_t* self, log_t* copy) noexcept nogil:
+    cdef size_t kept = min(self.count, <uint64_t>LOG_LIMIT)
+    copy[0] = self[0]
+    copy.records = <call_t*>malloc((kept + 1) * sizeof(call_t))
+    if copy.records is NULL:
+        return False
+    memcpy(copy.records, self.records, kept * sizeof(call_t))
+    return True
+
+
+cdef list log_list(const log_t* self):
+    """Return the calls that are kept, oldest first, as (name, arguments, ordinal of the current device or None)."""
+    cdef uint64_t i, first = self.count - min(self.count, <uint64_t>LOG_LIMIT)
+    return [call_tuple(&self.records[i % LOG_LIMIT]) for i in range(first, self.count)]
+
+
+cdef tuple call_tuple(const call_t* call):
+    name = NAMES[call.name]
+    args = tuple([call.args[i] for i in range(<int>CALLS[name])])
+    return name, args, None if call.current < 0 else call.current
+
+
+cdef int misuses_init(misuses_t* self) except -1:
+    self.records = <misuse_t*>malloc(MISUSE_LIMIT * sizeof(misuse_t))
+    if self.records is NULL:
+        raise MemoryError("no host memory for the error list of a simulated device")
+    self.count = 0
+    return 0
+
+
+cdef void misuses_add(misuses_t* self, const misuse_t* misuse) noexcept nogil:
+    if self.count < MISUSE_LIMIT:
+        self.records[self.count] = misuse[0]
+    self.count += 1
+
+
+cdef bint misuses_copy(const misuses_t* self, misuses_t* copy) noexcept nogil:
+    cdef size_t kept = min(self.count, <uint64_t>MISUSE_LIMIT)
+    copy[0] = self[0]
+    copy.records = <misuse_t*>malloc((kept + 1) * sizeof(misuse_t))
+    if copy.records is NULL:
+        return False
+    memcpy(copy.records, self.records, kept * sizeof(misuse_t))
+    return True
+
+
+cdef list misuses_list(const misuses_t* self):
+    """Return the misuses as text, oldest first."""
+    cdef uint64_t kept = min(self.count, <uint64_t>MISUSE_LIMIT)
+    texts = [misuse_text(&self.records[i]) for i in range(kept)]
+    if kept < self.count:
+        texts.append(f"and {self.count - kept} more")
+    return texts
+
+
+cdef str misuse_text(const misuse_t* misuse):
+    size = f" of {misuse.size} bytes" if misuse.size else ""
+    why = _EXPLANATIONS[misuse.kind].format(base=misuse.base, base_size=misuse.base_size, owner=misuse.owner)
+    current = "no device" if misuse.current < 0 else f"device {misuse.current}"
+    return f"{NAMES[misuse.name]}: {misuse.address:#x}{size} with {current} current: {why}"
+
+
+cdef bint faults_add(faults_t* self, rule_t rule) noexcept nogil:
+    if self.count == RULE_LIMIT:
+        return False
+    self.rules[self.count] = rule
+    self.count += 1
+    return True
+
+
+cdef int faults_take(faults_t* self, int name) noexcept nogil:
+    """Count a call against every rule for `name`; the oldest rule that is due decides."""
+    cdef int i, code = 0
+    for i in range(self.count):
+        if self.rules[i].name != name:
+            continue
+        if self.rules[i].after > 0:
+            self.rules[i].after -= 1
+        elif code == 0:
+            code = self.rules[i].code
+            self.rules[i].times -= 1
+    faults_drop_spent(self)
+    return code
+
+
+cdef void faults_drop_spent(faults_t* self) noexcept nogil:
+    cdef int i, kept = 0
+    for i in range(self.count):
+        if self.rules[i].times > 0:
+            self.rules[kept] = self.rules[i]
+            kept += 1
+    self.count = kept
+
+
+cdef int call_index(str name) except -1:
+    """Return the index of a CUDA call that the simulator serves."""
+    if name not in CALLS:
+        raise ValueError(f"the simulated device has no call {name!r}; it has {', '.join(NAMES)}")
+    return NAMES.index(name)

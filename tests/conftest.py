@@ -1,0 +1,120 @@
+"""Fixtures shared by all test modules: devices, raw CUDA calls, and the shared data folder."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cuda_pool import _cuda, _driver, sim
+from cuda_pool.errors import DeviceUnavailableError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+INT, SIZE, PTR = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+REF = ctypes.POINTER
+PROTOTYPES = {
+    "cudaGetDeviceCount": [REF(INT)],
+    "cudaGetDevice": [REF(INT)],
+    "cudaSetDevice": [INT],
+    "cudaDeviceGetAttribute": [REF(INT), INT, INT],
+    "cudaDriverGetVersion": [REF(INT)],
+    "cudaRuntimeGetVersion": [REF(INT)],
+    "cudaMemGetInfo": [REF(SIZE), REF(SIZE)],
+    "cudaMalloc": [REF(PTR), SIZE],
+    "cudaFree": [PTR],
+    "cudaMallocAsync": [REF(PTR), SIZE, PTR],
+    "cudaFreeAsync": [PTR, PTR],
+    "cudaMemcpyAsync": [PTR, PTR, SIZE, INT, PTR],
+    "cudaMemsetAsync": [PTR, INT, SIZE, PTR],
+    "cudaStreamSynchronize": [PTR],
+    "cudaDeviceSynchronize": [],
+}
+
+
+class RawCalls:
+    """The CUDA calls of a device's driver table as C sees them: no current device is set, no status is checked."""
+
+    def __init__(self, device):
+        for name, types in PROTOTYPES.items():
+            setattr(self, name, ctypes.CFUNCTYPE(INT, *types)(_driver.call_address(device, name)))
+        for name in ("cudaGetErrorName", "cudaGetErrorString"):
+            setattr(self, name, ctypes.CFUNCTYPE(ctypes.c_char_p, INT)(_driver.call_address(device, name)))
+
+    def malloc(self, nbytes):
+        """Return (status, address)."""
+        ptr = PTR()
+        return self.cudaMalloc(ctypes.byref(ptr), nbytes), ptr.value or 0
+
+    def current(self):
+        number = INT(-1)
+        assert self.cudaGetDevice(ctypes.byref(number)) == 0
+        return number.value
+
+
+@pytest.fixture
+def raw():
+    """RawCalls, to be called with a device."""
+    return RawCalls
+
+
+@pytest.fixture(scope="session")
+def cuda_device():
+    """A real device; skips where there is none."""
+    try:
+        return _cuda.device(0)
+    except (DeviceUnavailableError, ImportError) as error:
+        pytest.skip(f"no real device: {error}")
+
+
+@pytest.fixture(params=["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Each test that takes this runs on the simulator and, where there is one, on a real device."""
+    if request.param == "cuda":
+        yield request.getfixturevalue("cuda_device")
+        return
+    with sim.Device("8GiB") as simulated:
+        yield simulated
+        assert simulated.errors == []
+
+
+@pytest.fixture
+def make_device():
+    """Factory of simulated devices; a test that misuses one says so, any other must leave `errors` empty."""
+    made = []
+
+    def make(memory="64MiB", *args, misuse=False, **kwargs):
+        simulated = sim.Device(memory, *args, **kwargs)
+        made.append((simulated, misuse))
+        return simulated
+
+    yield make
+    sim.set_current_device(None)
+    for simulated, misuse in made:
+        simulated.close()
+        assert misuse or simulated.errors == []
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Function that runs code in a fresh interpreter, away from the source tree, whose package is not built."""
+
+    def run(code, timeout=120):
+        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                              timeout=timeout)
+
+    return run
+
+
+@pytest.fixture
+def shared_path():
+    """Function from a name to its path in ../shared; skips where that is missing."""
+
+    def find(*parts):
+        path = ROOT.parent.joinpath("shared", *parts)
+        if not path.exists():
+            pytest.skip(f"no {Path('..', 'shared', *parts)}")
+        return path
+
+    return find

@@ -1,0 +1,126 @@
+"""The driver table filled from cuda-python, as far as the machine allows; the rest is marked gpu."""
+
+import ctypes
+
+import pytest
+
+from cuda_pool import _cuda, _driver
+from cuda_pool.errors import DeviceUnavailableError
+
+cyruntime = pytest.importorskip("cuda.bindings.cyruntime", reason="cuda-bindings is not installed")
+
+MALLOC = "cudaError_t (void **, size_t)"
+
+
+@pytest.fixture
+def no_device():
+    """Why no device is usable; skips where one is."""
+    try:
+        _cuda.device(0)
+    except DeviceUnavailableError as error:
+        return error
+    pytest.skip("a real device is usable here")
+
+
+def test_every_symbol_is_found():
+    assert _cuda.info()["missing"] == []
+    assert _cuda.info()["bindings"]
+
+
+def test_symbol_address_wants_name_and_signature():
+    capi = cyruntime.__pyx_capi__
+    assert _cuda.symbol_address(capi, "cudaMalloc", MALLOC) != 0
+    assert _cuda.symbol_address(capi, "cudaMalloc", "cudaError_t (void **, int)") == 0
+    assert _cuda.symbol_address(capi, "cudaMalloc2", MALLOC) == 0
+    assert _cuda.symbol_address({}, "cudaMalloc", MALLOC) == 0
+    assert _cuda.symbol_address({"cudaMalloc": 5}, "cudaMalloc", MALLOC) == 0
+
+
+def test_real_call_answers(no_device):
+    """cudaMalloc itself, called as C calls it, after device() has loaded the driver library."""
+    address = _cuda.symbol_address(cyruntime.__pyx_capi__, "cudaMalloc", MALLOC)
+    ptr = ctypes.c_void_p()
+    assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(address)(ctypes.byref(ptr), 64) in (35, 100)
+    assert not ptr.value
+
+
+def test_without_a_device_the_error_names_the_simulator(no_device):
+    assert no_device.name in ("cudaErrorInsufficientDriver", "cudaErrorNoDevice")
+    assert no_device.call == "cudaGetDeviceCount"
+    assert 'cp.sim.Device("8GiB")' in str(no_device)
+
+
+def test_info_without_a_device(no_device):
+    info = _cuda.info()
+    assert info["devices"] == []
+    assert info["error"] == str(no_device)
+    assert info["runtime_version"] >= 12090
+
+
+@pytest.mark.parametrize("ordinal", [-1, 1 << 31, 1 << 70])
+def test_ordinal_out_of_range(ordinal):
+    with pytest.raises(ValueError, match="count from 0"):
+        _cuda.device(ordinal)
+
+
+@pytest.mark.parametrize("ordinal", [True, 0.0, "0", None])
+def test_ordinal_of_a_wrong_type(ordinal):
+    with pytest.raises(TypeError, match=r"CUDA ordinal, such as 0, or a cp\.sim\.Device"):
+        _cuda.device(ordinal)
+
+
+def test_import_leaves_cuda_bindings_alone(run_python):
+    done = run_python("import sys, cuda_pool._cuda, cuda_pool.sim\n"
+                      "print([name for name in sys.modules if name.startswith('cuda.')])")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_without_cuda_bindings(run_python):
+    done = run_python("import sys; sys.modules['cuda.bindings'] = None\n"
+                      "from cuda_pool import _cuda\n"
+                      "print(_cuda.info()['bindings'], _cuda.info()['devices'])\n"
+                      "try: _cuda.device(0)\n"
+                      "except ImportError as error: print(error)")
+    assert done.stderr == ""
+    assert done.stdout.startswith("None []\n")
+    assert "pip install cuda-python" in done.stdout and "cp.sim.Device" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["cudaMallocAsync", "cudaDriverGetVersion"])
+def test_missing_symbol_only_turns_off_what_needs_it(run_python, name):
+    done = run_python("from cuda.bindings import cyruntime\n"
+                      f"del cyruntime.__pyx_capi__[{name!r}]\n"
+                      "from cuda_pool import _cuda\n"
+                      "info = _cuda.info()\n"
+                      "print(info['missing'], info['error'] is None or 'sim.Device' in info['error'])")
+    assert (done.stdout.strip(), done.stderr) == (f"['{name}'] True", "")
+
+
+@pytest.mark.parametrize("change", ["del capi['cudaMalloc']", "capi['cudaMalloc'] = capi['cudaFree']"])
+def test_missing_symbol_that_every_pool_needs(run_python, change):
+    done = run_python("from cuda.bindings import cyruntime\n"
+                      f"capi = cyruntime.__pyx_capi__; {change}\n"
+                      "from cuda_pool import _cuda\n"
+                      "for _ in range(2):\n"
+                      "    try: _cuda.device(0)\n"
+                      "    except ImportError as error: print(error)")
+    assert done.stderr == ""
+    assert done.stdout.count("no usable cudaMalloc; versions 12.9 to 13.x do") == 2
+
+
+@pytest.mark.gpu
+def test_real_device(cuda_device):
+    assert not cuda_device.is_simulated
+    assert cuda_device.ordinal == 0
+    assert all(_driver.call_address(cuda_device, name) for name in _driver.CALLS)
+    info = _cuda.info()
+    assert info["error"] is None
+    assert info["devices"][0]["name"] == cuda_device.name
+    assert info["devices"][0]["total"] == cuda_device.mem_info()[1]
+
+
+@pytest.mark.gpu
+def test_ordinal_beyond_the_last_real_device(cuda_device):
+    count = len(_cuda.info()["devices"])
+    with pytest.raises(ValueError, match=f"0 to {count - 1}"):
+        _cuda.device(count)
