@@ -47,6 +47,7 @@ cdef void buddy_free(buddy_t* buddy, uint32_t block, uint32_t units) noexcept no
 # Take exactly [block, block + units) out of the free blocks; 0, and nothing changed, unless all of it is free.
 cdef int buddy_claim(buddy_t* buddy, uint32_t block, uint32_t units) noexcept nogil
 cdef uint32_t buddy_free_below(const buddy_t* buddy, uint32_t end) noexcept nogil   # free units that end at `end`
+cdef uint32_t buddy_free_above(const buddy_t* buddy, uint32_t start) noexcept nogil # free units from `start` on
 cdef uint32_t buddy_largest(const buddy_t* buddy) noexcept nogil
 cdef const char* buddy_check(const buddy_t* buddy) noexcept nogil       # NULL, or the broken invariant
 cdef size_t buddy_metadata(const buddy_t* buddy) noexcept nogil         # bytes of host address space

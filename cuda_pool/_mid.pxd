@@ -71,3 +71,7 @@ cdef uint32_t mid_edge(const mid_t* mid) noexcept nogil             # free units
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
 cdef uint32_t mid_largest(const mid_t* mid) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
+
+cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noexcept nogil:
+    """Largest start' <= start with (start' + bias) % (1 << align) == 0; below 0 it wraps round."""
+    return start - ((start + bias) & ((<uint32_t>1 << align) - 1))

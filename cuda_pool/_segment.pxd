@@ -10,6 +10,7 @@ from cuda_pool._slab cimport slabs_t
 ctypedef struct settings_t:
     size_t mid_max                  # larger requests go to the buddy tier first
     size_t min_block                # unit of the buddy tier, a power of two
+    size_t growth_step              # by which the mid tier grows while it can, a power of two
     size_t granule                  # unit of the address map, a power of two <= min_block
     const size_t* size_classes      # ascending
     int classes
@@ -50,6 +51,7 @@ ctypedef struct segment_t:
     size_t size                     # bytes, a multiple of MID_UNIT
     size_t mid_max
     size_t min_block
+    size_t growth_step
     size_t granule
     int granule_shift
     int min_block_shift

@@ -6,8 +6,10 @@ from .sizes import format_size, parse_size
 
 # Chosen by tools/sweep.py over recorded traces; docs/internals shows its table.
 SLAB_MAX = 16 << 10
-MID_MAX = 512 << 20
+MID_MAX = 1 << 30
 MIN_BLOCK = 64 << 10
+GROWTH_STEP = 32 << 20          # of the mid tier, and the share of a small pool that it is at most
+GROWTH_SHARE = 32
 
 ALIGNMENT = 256                 # of every address, and the step between sizes of the mid tier
 SMALLEST_SLOT = 64
@@ -31,6 +33,8 @@ class Settings:
         Largest request that goes to the mid tier first; larger ones go to the buddy tier first.
     min_block : int
         Unit of the buddy tier, a power of two.
+    growth_step : int
+        Bytes by which the mid tier grows while there is room, a power of two.
     granule : int
         Unit of the address map, a power of two; live blocks outside slabs start in different granules.
     size_classes : tuple of int
@@ -40,6 +44,7 @@ class Settings:
     slab_max: int
     mid_max: int
     min_block: int
+    growth_step: int
     granule: int
     size_classes: tuple
 
@@ -70,8 +75,9 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
         classes = _classes_by_hand(size_classes)
     slab_max = classes[-1] if classes else 0
     min_block = _min_block(capacity, min_block)
-    return Settings(slab_max, MID_MAX if mid_max is None else parse_size(mid_max), min_block,
-                    _granule(capacity, slab_max, min_block), classes)
+    return Settings(slab_max=slab_max, mid_max=MID_MAX if mid_max is None else parse_size(mid_max),
+                    min_block=min_block, growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
+                    granule=_granule(capacity, slab_max, min_block), size_classes=classes)
 
 
 def usual_classes(largest, smallest=256):
@@ -115,5 +121,9 @@ def _min_block(capacity, min_block):
 
 def _granule(capacity, slab_max, min_block):
     """Coarse enough for a small address map, fine enough that no request outside the slabs is rounded up to it."""
-    unit = min(min_block, 1 << max(slab_max, ALIGNMENT).bit_length() - 1)
-    return max(ALIGNMENT, min(unit, 1 << max(capacity // GRANULES, 1).bit_length() - 1))
+    return max(ALIGNMENT, min(min_block, _power_below(slab_max), _power_below(capacity // GRANULES)))
+
+
+def _power_below(size):
+    """Return the largest power of two up to `size`, or 1."""
+    return 1 << max(size, 1).bit_length() - 1

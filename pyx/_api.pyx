@@ -9,9 +9,9 @@ from cuda_pool._buffer cimport Buffer, buffer_wrap
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._pool cimport (
-    UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_alloc, pool_call_name, pool_check, pool_close, pool_forget_stream, pool_free,
-    pool_free_async, pool_get_stats, pool_mem_info, pool_metadata, pool_open, pool_size_of, pool_stats_t, pool_t,
-    pool_try_alloc, pool_try_free, pool_try_free_async)
+    UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_abandon, pool_alloc, pool_call_name, pool_check, pool_close,
+    pool_forget_stream, pool_free, pool_free_async, pool_get_stats, pool_mem_info, pool_metadata, pool_open,
+    pool_size_of, pool_stats_t, pool_t, pool_try_alloc, pool_try_free, pool_try_free_async)
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
 from cuda_pool._status cimport (
     STATUS_CLOSED, STATUS_CUDA, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT, status_call, status_code)
@@ -398,6 +398,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         sizes[index] = size
     plain.mid_max = min(settings.mid_max, 1 << 62)
     plain.min_block = settings.min_block
+    plain.growth_step = settings.growth_step
     plain.granule = settings.granule
     plain.size_classes = sizes
     plain.classes = len(settings.size_classes)
@@ -420,7 +421,7 @@ cdef int remember(Pool pool) except -1:
     if pool.debug:
         for other in regions.values():
             if region[:2] == other[:2] and region[2] < other[3] and other[2] < region[3]:
-                pool.handle.closed = True           # the region is the other pool's: nothing to return
+                pool_abandon(pool.handle)           # the region is the other pool's: nothing to return
                 raise RuntimeError(f"the driver returned 0x{start:x}, which overlaps a live region from "
                                    f"0x{other[2]:x} to 0x{other[3]:x}")
     regions[<size_t>pool.handle] = region

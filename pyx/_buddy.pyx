@@ -99,6 +99,17 @@ cdef uint32_t buddy_free_below(const buddy_t* buddy, uint32_t end) noexcept nogi
     return end - at
 
 
+cdef uint32_t buddy_free_above(const buddy_t* buddy, uint32_t start) noexcept nogil:
+    cdef uint32_t at = start
+    cdef int order
+    while at < buddy.size:
+        order = containing_order(buddy, at)
+        if order < 0:
+            break
+        at = first_of(at, order) + (<uint32_t>1 << order)
+    return at - start
+
+
 cdef uint32_t buddy_largest(const buddy_t* buddy) noexcept nogil:
     return 0 if buddy.nonempty == 0 else <uint32_t>1 << log2_floor(buddy.nonempty)
 

@@ -4,10 +4,10 @@ cimport cython
 from libc.stdint cimport uintptr_t
 
 from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
-from cuda_pool._driver cimport Device, cudaStream_t
+from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._pool cimport pool_free_async, pool_size_of, pool_stream_wait, pool_t, pool_try_free_async
-from cuda_pool._status cimport STATUS_CLOSED, STATUS_WOULD_WAIT
+from cuda_pool._status cimport STATUS_CLOSED, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._stream cimport stream_handle
 
 from cuda_pool.errors import InvalidPointerError
@@ -62,7 +62,8 @@ cdef class Buffer:
         Parameters
         ----------
         stream : int, optional
-            The consumer's stream; unless it is the buffer's own, or -1, the buffer's stream is waited for.
+            The consumer's stream, None for the legacy default one; unless it is the buffer's own, or -1, the buffer's
+            stream is waited for.
         max_version : (int, int), optional
             From (1, 0) on the capsule is a ``dltensor_versioned``.
         dl_device, copy
@@ -102,7 +103,8 @@ cdef class Buffer:
     def __dealloc__(self):
         """Give the block back; a pool that is closed or belongs to the parent process has nothing to take."""
         if not self.freed and self.address != NULL:
-            if pool_try_free_async(self.pool, self.address, self.stream) == STATUS_WOULD_WAIT:
+            if (pool_try_free_async(self.pool, self.address, self.stream) == STATUS_WOULD_WAIT
+                    and not driver_is_shut()):
                 with nogil:
                     pool_free_async(self.pool, self.address, self.stream)
 
@@ -110,21 +112,22 @@ cdef class Buffer:
         cdef int status
         if self.freed:
             return 0
+        self.freed = True                       # at once: another thread may come while this one waits without the GIL
         status = pool_try_free_async(self.pool, self.address, self.stream)
         if status == STATUS_WOULD_WAIT:
             with nogil:
                 status = pool_free_async(self.pool, self.address, self.stream)
-        if status != STATUS_CLOSED:             # the pool took everything back when it was closed
+        if status != STATUS_OK and status != STATUS_CLOSED:     # a closed pool took everything back
+            self.freed = False
             status_raise(self.pool, status, self.nbytes, <size_t>self.address)
-        self.freed = True
         self.address = NULL
         return 0
 
     cdef int require(self) except -1:
         """Raise InvalidPointerError unless the memory is still there."""
         cdef size_t requested, used
-        if self.freed:
-            raise InvalidPointerError("the buffer is freed")
+        if self.freed or self.pool == NULL:
+            raise InvalidPointerError("the buffer is freed, or was not made by Pool.buffer")
         if self.address != NULL:
             status_raise(self.pool, pool_size_of(self.pool, self.address, &requested, &used), self.nbytes,
                          <size_t>self.address)
@@ -134,9 +137,9 @@ cdef class Buffer:
         cdef cudaStream_t consumer
         cdef cudaStream_t legacy = <cudaStream_t><uintptr_t>1
         cdef int status
-        if stream is None or stream == -1:
+        if self.address == NULL or (stream is not None and stream == -1):
             return 0
-        stream_handle(stream, &consumer)
+        stream_handle(1 if stream is None else stream, &consumer)       # the protocol's None is the legacy default
         if consumer != self.stream and not (consumer == legacy and self.stream == NULL):
             with nogil:
                 status = pool_stream_wait(self.pool, self.stream)

@@ -290,11 +290,6 @@ cdef void trie_relink(mid_t* mid, uint32_t index, const mid_block_t* block, uint
             mid.rows &= ~(<uint32_t>1 << row)
 
 
-cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noexcept nogil:
-    """Largest start' <= start with (start' + bias) % (1 << align) == 0."""
-    return start - ((start + bias) & ((<uint32_t>1 << align) - 1))
-
-
 cdef inline bint aligned_fits(const mid_block_t* block, uint32_t size, int align, uint32_t bias) noexcept nogil:
     cdef uint32_t last = block.offset + block.size - size
     return last - block.offset >= ((last + bias) & ((<uint32_t>1 << align) - 1))

@@ -51,12 +51,13 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
 
 cdef int pool_close(pool_t* pool) noexcept nogil:
     """Return the region to the driver, live blocks included. Closing twice does nothing the second time."""
-    if enter(pool) != STATUS_OK:
-        return STATUS_OK                    # closed already, or the parent's to close
-    pool.closed = True
-    leave(pool)
-    segment_destroy(&pool.segment)
-    return STATUS_OK if driver_is_shut() else region_return(pool)       # at exit it is the driver's to take back
+    if not shut_down(pool) or driver_is_shut():         # at exit the region is the driver's to take back
+        return STATUS_OK
+    return region_return(pool)
+
+
+cdef void pool_abandon(pool_t* pool) noexcept nogil:
+    shut_down(pool)
 
 
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
@@ -145,9 +146,10 @@ cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* 
 
 cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:
     cdef int previous = 0
+    cdef int status = may_ask(pool)
     cdef cudaError_t error
-    if pool.generation != generation:
-        return STATUS_FORKED
+    if status != STATUS_OK:
+        return status
     error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
@@ -216,6 +218,24 @@ cdef inline int enter(pool_t* pool) noexcept nogil:
 
 cdef inline void leave(pool_t* pool) noexcept nogil:
     lock_release(&pool.lock)
+
+
+cdef int may_ask(pool_t* pool) noexcept nogil:
+    """STATUS_OK if the pool is open and this process's: only then does it call the driver."""
+    cdef int status = enter(pool)
+    if status == STATUS_OK:
+        leave(pool)
+    return status
+
+
+cdef bint shut_down(pool_t* pool) noexcept nogil:
+    """Close the pool and drop its bookkeeping; False where that is done, or the parent process's to do."""
+    if enter(pool) != STATUS_OK:
+        return False
+    pool.closed = True
+    leave(pool)
+    segment_destroy(&pool.segment)
+    return True
 
 
 # Under the lock
@@ -357,7 +377,11 @@ cdef int region_return(pool_t* pool) noexcept nogil:
 
 cdef int pool_stream_wait(pool_t* pool, cudaStream_t stream) noexcept nogil:
     cdef int previous = 0
-    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    cdef int status = may_ask(pool)
+    cdef cudaError_t error
+    if status != STATUS_OK:
+        return status
+    error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
     error = pool.driver.cudaStreamSynchronize(stream)

@@ -6,11 +6,11 @@ from libc.string cimport memset
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
     BUDDY_LIVE, BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free,
-    buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release, buddy_t)
+    buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release, buddy_t)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
-    MID_FREE, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_destroy, mid_edge, mid_extend,
-    mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
+    MID_FREE, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_block_t, mid_check, mid_destroy, mid_edge,
+    mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_EMPTY, SLAB_PARTIAL, size_class_t, slab_return, slab_slot, slab_t, slab_take,
     slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_t, slabs_unmake,
@@ -29,6 +29,7 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     segment.size = round_down(size, MID_UNIT)
     segment.mid_max = settings.mid_max
     segment.min_block = settings.min_block
+    segment.growth_step = max(settings.growth_step, settings.min_block)
     segment.granule = settings.granule
     segment.granule_shift = log2_floor(settings.granule)
     segment.min_block_shift = log2_floor(settings.min_block)
@@ -80,7 +81,7 @@ cdef int alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* 
             status = alloc_run(segment, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
         status = alloc_block(segment, nbytes, alignment, offset, used)
-    if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.mid_max:
+    if status == STATUS_OUT_OF_MEMORY:
         status = alloc_run(segment, nbytes, alignment, offset, used)
     return status
 
@@ -270,23 +271,35 @@ cdef int mid_place(segment_t* segment, size_t nbytes, size_t alignment, uint32_t
     if not mid_reserve(&segment.mid, 3):
         return STATUS_HOST_MEMORY
     found = mid_find(&segment.mid, size, align, bias)
-    if found == NO_MID and grow_mid(segment, nbytes, alignment):
-        found = mid_find(&segment.mid, size, align, bias)
+    if found == NO_MID and grow_mid(segment, size, align, bias):
+        found = segment.mid.first
     if found == NO_MID:
         return STATUS_OUT_OF_MEMORY
     block[0] = mid_take(&segment.mid, found, size, align, bias, state)
     return STATUS_OK
 
 
-cdef bint grow_mid(segment_t* segment, size_t nbytes, size_t alignment) noexcept nogil:
-    """Take the units just below the mid tier from the buddy tier, as many as the request lacks."""
-    cdef size_t slack = alignment - MID_UNIT if alignment > MID_UNIT else 0
-    cdef size_t lacking = nbytes + slack - min(nbytes + slack, <size_t>mid_edge(&segment.mid) * MID_UNIT)
-    cdef size_t units = round_up(lacking, segment.min_block) >> segment.min_block_shift
-    cdef uint32_t boundary = buddy_boundary(segment)
-    if units == 0 or units > boundary or not buddy_claim(&segment.buddy, boundary - <uint32_t>units, <uint32_t>units):
+cdef bint grow_mid(segment_t* segment, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """Let the free edge of the mid tier hold a block: take whole steps below it or, if refused, what is lacking."""
+    cdef uint32_t start = segment.mid.start, end = start + mid_edge(&segment.mid)
+    cdef uint32_t wanted = aligned_start(end - size, align, bias)
+    cdef size_t lacking
+    if size > end or wanted > end - size:
         return False
-    mid_extend(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
+    if wanted >= start:
+        return True
+    lacking = <size_t>(start - wanted) * MID_UNIT
+    return (claim_below(segment, round_up(lacking, segment.growth_step))
+            or claim_below(segment, round_up(lacking, segment.min_block)))
+
+
+cdef bint claim_below(segment_t* segment, size_t nbytes) noexcept nogil:
+    """Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is free."""
+    cdef size_t units = nbytes >> segment.min_block_shift
+    cdef uint32_t boundary = buddy_boundary(segment)
+    if units > boundary or not buddy_claim(&segment.buddy, boundary - <uint32_t>units, <uint32_t>units):
+        return False
+    mid_extend(&segment.mid, <uint32_t>(nbytes // MID_UNIT))
     return True
 
 
@@ -310,7 +323,7 @@ cdef inline uint32_t buddy_boundary(const segment_t* segment) noexcept nogil:
 cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
     """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
     return (<size_t>mid_edge(&segment.mid) * MID_UNIT
-            + (<size_t>buddy_free_below(&segment.buddy, buddy_boundary(segment)) << segment.min_block_shift))
+            + (<size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift))
 
 
 cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
@@ -373,11 +386,11 @@ cdef bint reclaim(segment_t* segment) noexcept nogil:
 
 
 cdef size_t run_around(const segment_t* segment, const slab_t* slab) noexcept nogil:
-    """Bytes of the free run that an empty slab would be part of once it and its empty neighbours are returned."""
+    """Bytes of the free block that an empty slab would be part of once all empty slabs are returned."""
     cdef uint32_t block = slab.block
     cdef size_t run = slab.bytes
     if block == NO_MID:
-        return run
+        return block_around(segment, <uint32_t>(slab.offset >> segment.min_block_shift))
     run += empties_beside(segment, segment.mid.block[block].before, True)
     run += empties_beside(segment, segment.mid.block[block].after, False)
     return run
@@ -393,8 +406,53 @@ cdef size_t empties_beside(const segment_t* segment, uint32_t block, bint down) 
         run += <size_t>at.size * MID_UNIT
         block = at.before if down else at.after
     if down:
-        run += <size_t>buddy_free_below(&segment.buddy, buddy_boundary(segment)) << segment.min_block_shift
+        run += <size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift
     return run
+
+
+cdef size_t block_around(const segment_t* segment, uint32_t unit) noexcept nogil:
+    """The same for a run of the buddy tier: the largest aligned block among the free units on both sides of `unit`."""
+    cdef uint32_t low = unit - returned_below(segment, unit), high = unit + returned_above(segment, unit)
+    cdef int order = log2_floor(high - low)
+    while round_up(low, <size_t>1 << order) + (<size_t>1 << order) > high:
+        order -= 1
+    return <size_t>segment.min_block << order
+
+
+cdef uint32_t returned_below(const segment_t* segment, uint32_t end) noexcept nogil:
+    """Units of the buddy tier that end at `end` and are free, or in an empty slab."""
+    cdef uint32_t at = end - buddy_free_below(&segment.buddy, end)
+    cdef const slab_t* slab
+    while at > 0:
+        slab = empty_run(segment, at - 1)
+        if slab == NULL:
+            break
+        at = <uint32_t>(slab.offset >> segment.min_block_shift)
+        at -= buddy_free_below(&segment.buddy, at)
+    return end - at
+
+
+cdef uint32_t returned_above(const segment_t* segment, uint32_t start) noexcept nogil:
+    """Units of the buddy tier from `start` on that are free, or in an empty slab."""
+    cdef uint32_t at = start + buddy_free_above(&segment.buddy, start)
+    cdef const slab_t* slab
+    while at < segment.buddy.size:
+        slab = empty_run(segment, at)
+        if slab == NULL:
+            break
+        at = <uint32_t>((slab.offset + slab.bytes) >> segment.min_block_shift)
+        at += buddy_free_above(&segment.buddy, at)
+    return at - start
+
+
+cdef const slab_t* empty_run(const segment_t* segment, uint32_t unit) noexcept nogil:
+    """The empty slab that lies in a run of the buddy tier and covers `unit`, or NULL."""
+    cdef uint32_t tag = segment.tag[(<size_t>unit << segment.min_block_shift) >> segment.granule_shift]
+    cdef const slab_t* slab
+    if tag & TAG_TIER != TIER_SLAB:
+        return NULL
+    slab = &segment.slabs.slab[tag >> 2]
+    return slab if slab.used == 0 and slab.block == NO_MID else NULL
 
 
 cdef int blame(const segment_t* segment, size_t offset) noexcept nogil:
