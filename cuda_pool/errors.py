@@ -72,5 +72,25 @@ class DeviceUnavailableError(CudaError):
     """There is no usable CUDA device; the message names the simulated one as the way to go on."""
 
 
+class TraceError(ValueError):
+    """A trace cannot be read.
+
+    Attributes
+    ----------
+    row : int
+        Line of the file, counted from 1; the header is row 1.
+    reason : str
+        What is wrong there, and what is accepted.
+    """
+
+    def __init__(self, row, reason):
+        self.row = row
+        self.reason = reason
+        super().__init__(row, reason)
+
+    def __str__(self):
+        return f"row {self.row}: {self.reason}"
+
+
 def _readable(nbytes):
     return f"{nbytes} bytes ({format_size(nbytes)})"

@@ -1,0 +1,76 @@
+"""The command line: ``cuda-pool`` and ``python -m cuda_pool``."""
+
+import argparse
+import os
+import sys
+
+from .. import __version__
+from ..errors import CudaError, OutOfMemoryError
+from . import fit, info, replay
+
+__all__ = ["main"]
+
+EXIT_CODES = """\
+exit codes: 0 all went well; 1 an allocation of the trace failed, and its row is named; 2 bad arguments or input"""
+
+
+def main(argv=None):
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        Arguments without the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit code: 0; 1 when an allocation of a trace failed; 2 for bad arguments or input, with a message on stderr;
+        130 when interrupted; 141 when whoever reads the output went away.
+    """
+    try:
+        return _run(argv)
+    except SystemExit as request:       # argparse ends like this, for --help too
+        return request.code
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+    except BrokenPipeError:
+        return _mute()
+    except (OSError, ValueError, CudaError, OutOfMemoryError, ImportError) as error:
+        return _complain(_text(error), 2)
+
+
+def _run(argv):
+    arguments = _parser().parse_args(argv)
+    code = arguments.run(arguments)
+    sys.stdout.flush()                  # a reader that went away shows here, not at the interpreter's exit
+    return code
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="cuda-pool", description="Replay allocation traces against a GPU memory pool.", epilog=EXIT_CODES)
+    parser.add_argument("--version", action="version", version=f"cuda-pool {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (replay, fit, info):
+        command.add_to(commands)
+    return parser
+
+
+def _text(error):
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fspath(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+def _complain(message, code):
+    print(f"cuda-pool: {message}", file=sys.stderr)
+    return code
+
+
+def _mute():
+    # What is still buffered has no reader; without this the interpreter would complain about it at its exit.
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
+    os.close(sink)
+    return 141

@@ -1,0 +1,55 @@
+"""``cuda-pool fit``: find the smallest capacity that serves a trace."""
+
+from ..replay import fit
+from . import output
+
+
+def add_to(commands):
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "fit", help="find the smallest capacity that serves a trace",
+        description="Find the smallest capacity that serves a trace, and the settings that need least. "
+                    "Everything runs on the simulated device.")
+    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
+    parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
+    parser.add_argument("--lag", metavar="N", type=int, default=0,
+                        help="how many events the device is behind the host (default: 0, all work is done at once)")
+    parser.add_argument("--no-search", action="store_true", help="do not look for better settings than the defaults")
+    output.add_settings(parser)
+    output.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments):
+    """Fit the trace; return the exit code."""
+    trace = output.read_trace(arguments.trace)
+    with output.progress("fit") as report:
+        result = fit(trace, backing=arguments.backing, lag=arguments.lag,
+                     settings=output.settings_of(arguments) or None, search=not arguments.no_search, progress=report)
+    values = {"trace": arguments.trace, **result.as_dict()}
+    output.finish(arguments, values, _summary(values))
+    return 0 if result.failed_row is None else 1
+
+
+def _summary(values):
+    summary = output.Summary(f"{values['trace']}: smallest capacity, on the simulated device (no GPU involved)")
+    summary.add("events", values["events"])
+    summary.add("peak live", output.size_text(values["peak_live"]))
+    if values["min_capacity"] is None:
+        summary.add("capacity", "none found")
+        summary.remarks.append(f"row {values['failed_row']}: failed with the largest capacity that was tried.")
+    else:
+        summary.add("capacity", output.size_text(values["min_capacity"]))
+        summary.add("found to within", output.size_text(values["resolution"]))
+        summary.add("ratio", f"{output.ratio_text(values['ratio'])} (capacity / peak live)")
+    summary.add("settings", output.settings_text(values["settings"]))
+    if values["best"]:
+        _add_best(summary, values)
+    return summary
+
+
+def _add_best(summary, values):
+    best = values["best"]
+    summary.add(f"least of {values['tried']}", output.size_text(best["min_capacity"]))
+    summary.add("its ratio", output.ratio_text(best["ratio"]))
+    summary.add("its settings", output.settings_text(best["settings"]))

@@ -1,0 +1,162 @@
+"""What the subcommands share: arguments, progress, summaries and JSON."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+
+from .._atomic import open_atomically
+from ..errors import TraceError
+from ..sizes import format_size, parse_size
+from ..trace import Trace
+
+try:
+    import rich
+except ImportError:
+    rich = None
+
+NO_RICH = "note: for tables and a progress bar install the extra `cli`: pip install 'cuda-pool[cli]'"
+
+
+@dataclass
+class Summary:
+    """What a command has to say: a title, rows of a label and a text, and remarks below them."""
+
+    title: str
+    rows: list = field(default_factory=list)
+    remarks: list = field(default_factory=list)
+
+    def add(self, label, text):
+        """Add a row."""
+        self.rows.append((label, str(text)))
+
+
+def add_json(parser):
+    """Add ``--json`` to a parser."""
+    parser.add_argument("--json", metavar="FILE", type=_json_target,
+                        help="write the result as JSON; - writes it, and nothing else, to stdout")
+
+
+def add_settings(parser):
+    """Add the settings of a pool to a parser."""
+    for name, what in (("slab-max", "largest request of the slab tier"), ("mid-max", "largest request of the mid tier"),
+                       ("min-block", "smallest block of the buddy tier")):
+        parser.add_argument(f"--{name}", metavar="SIZE", type=size, help=what)
+
+
+def size(text):
+    """Read a size argument, for argparse."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def settings_of(arguments):
+    """Return the settings that were given, as a dict."""
+    given = {name: getattr(arguments, name) for name in ("slab_max", "mid_max", "min_block")}
+    return {name: size for name, size in given.items() if size is not None}
+
+
+def read_trace(path):
+    """Read a trace; what is wrong with it names the file as well as the row."""
+    try:
+        return Trace.read(path)
+    except TraceError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def finish(arguments, result, summary):
+    """Write the result where ``--json`` says, and the summary to stdout unless JSON goes there.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+    result : dict
+        Plain values.
+    summary : Summary
+    """
+    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+    if arguments.json == "-":
+        sys.stdout.write(text)
+        return
+    if arguments.json:
+        with open_atomically(arguments.json) as file:
+            file.write(text.encode())
+    _show(summary)
+
+
+@contextlib.contextmanager
+def progress(label):
+    """Show a progress bar on stderr while the block runs, if that is a terminal and rich is installed.
+
+    Yields
+    ------
+    callable or None
+        To be called as ``report(done, total)``; None when nothing is shown.
+    """
+    if rich is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def size_text(nbytes):
+    """Write a size for reading, such as ``"1.50 GiB (1610612736 bytes)"``."""
+    return f"{nbytes} B" if nbytes < 1024 else f"{format_size(nbytes)} ({nbytes} bytes)"
+
+
+def settings_text(settings):
+    """Write the settings of a pool for reading."""
+    return ", ".join(f"{name} {format_size(value)}" for name, value in settings.items())
+
+
+def ratio_text(ratio):
+    """Write a ratio for reading; None is one that does not exist."""
+    return "-" if ratio is None else f"{ratio:.4f}"
+
+
+def _json_target(text):
+    """Refuse a file that cannot be written before the work is done, not after it."""
+    folder = os.path.dirname(os.path.realpath(text))
+    if text != "-" and (os.path.isdir(text) or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: expected a file in a writable folder, or -")
+    return text
+
+
+def _show(summary):
+    if rich is not None and sys.stdout.isatty():
+        _show_rich(summary)
+        return
+    width = max((len(label) for label, _ in summary.rows), default=0)
+    print(summary.title)
+    for label, text in summary.rows:
+        print(f"  {label:<{width}}  {text}")
+    for remark in summary.remarks:
+        print(remark)
+    if rich is None and sys.stdout.isatty():
+        print(NO_RICH, file=sys.stderr)
+
+
+def _show_rich(summary):
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(summary.title), title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for label, text in summary.rows:
+        table.add_row(Text(label), Text(text))
+    console = Console()
+    console.print(table)
+    for remark in summary.remarks:
+        console.print(Text(remark))

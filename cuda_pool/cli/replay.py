@@ -1,0 +1,105 @@
+"""``cuda-pool replay``: play a trace against a pool."""
+
+import argparse
+
+from ..replay import replay, time_malloc
+from . import output
+
+
+def add_to(commands):
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "replay", help="replay a trace against a pool",
+        description="Replay a trace against a pool; report what the pool needed, and its speed beside libc's malloc.")
+    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
+    parser.add_argument("--capacity", metavar="SIZE", type=output.size,
+                        help="what the pool may hold; 1.25 times the trace's peak by default")
+    parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
+    parser.add_argument("--growth", default="static", help="how the pool grows (default: static)")
+    parser.add_argument("--lag", metavar="N", type=int, default=0,
+                        help="how many events the device is behind the host (default: 0, all work is done at once)")
+    parser.add_argument("--device", metavar="sim|N", type=_device, default="sim",
+                        help="the simulated device (default) or a CUDA ordinal")
+    parser.add_argument("--repeats", metavar="N", type=_repeats, default=1,
+                        help="rounds; the fastest is timed (default: 1)")
+    output.add_settings(parser)
+    output.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments):
+    """Replay the trace; return the exit code."""
+    trace = output.read_trace(arguments.trace)
+    device = None if arguments.device == "sim" else arguments.device
+    with output.progress("replay") as report:
+        result = replay(trace, capacity=arguments.capacity, device=device, backing=arguments.backing,
+                        growth=arguments.growth, lag=arguments.lag, repeats=arguments.repeats, progress=report,
+                        **output.settings_of(arguments))
+    with output.progress("malloc") as report:
+        malloc_ns = time_malloc(trace, repeats=arguments.repeats, progress=report) if result.ns_per_event else None
+    values = {"trace": arguments.trace, **result.as_dict(), "malloc_ns_per_event": malloc_ns,
+              "ratio_to_malloc": result.ns_per_event / malloc_ns if malloc_ns else None}
+    output.finish(arguments, values, _summary(values, arguments.capacity is None))
+    return 0 if result.failed_row is None else 1
+
+
+def _summary(values, is_default):
+    failed = values["failed_row"] is not None
+    outcome = f"FAILED at row {values['failed_row']}" if failed else "replayed"
+    summary = output.Summary(f"{values['trace']}: {outcome}")
+    summary.add("device", "simulated (no GPU involved)" if values["simulated"] else values["device"])
+    summary.add("events", f"{values['events']} on {values['streams']} stream(s)")
+    if values["orphan_frees"]:
+        summary.add("orphan frees", f"{values['orphan_frees']} (frees without an allocation in the trace)")
+    if values["preexisting"]:
+        summary.add("preexisting", f"{values['preexisting']} blocks live before the first event, "
+                                   f"{output.size_text(values['preexisting_bytes'])}")
+    summary.add("peak live", output.size_text(values["peak_live"]))
+    summary.add("capacity", output.size_text(values["capacity"]) + (
+        f", by default {_rule(values)}" if is_default else ""))
+    _add_outcome(summary, values, failed)
+    summary.add("settings", output.settings_text(values["settings"]))
+    return summary
+
+
+def _rule(values):
+    return "1.25 x peak live" if values["capacity"] >= values["peak_live"] * 1.25 else "the most that a pool can hold"
+
+
+def _add_outcome(summary, values, failed):
+    summary.add("peak used", output.size_text(values["peak_used"]))
+    summary.add("peak reserved", output.size_text(values["peak_reserved"]))
+    if failed:
+        _add_failure(summary, values)
+        return
+    summary.add("ratio", f"{output.ratio_text(values['ratio'])} (peak reserved / peak live)")
+    if values["ns_per_event"] is not None:
+        summary.add("time", f"{values['ns_per_event']:.1f} ns per event{_beside_malloc(values)}")
+
+
+def _add_failure(summary, values):
+    for key in ("requested", "free", "largest_free"):
+        summary.add(key.replace("_", " "), output.size_text(values["failure"][key]))
+    requested = values["failure"]["requested"]
+    summary.remarks.append(f"row {values['failed_row']}: the pool had no block of {requested} bytes.")
+    summary.remarks.append("Try a larger --capacity; `cuda-pool fit` finds the smallest one that serves the trace.")
+
+
+def _beside_malloc(values):
+    if values["ratio_to_malloc"] is None:
+        return "; libc's malloc could not serve the trace on this host"
+    return f", {values['ratio_to_malloc']:.2f} of libc's malloc ({values['malloc_ns_per_event']:.1f} ns)"
+
+
+def _device(text):
+    if text == "sim":
+        return text
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no device: expected sim or a CUDA ordinal such as 0")
+
+
+def _repeats(text):
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds: expected an integer of at least 1")

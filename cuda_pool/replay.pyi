@@ -1,0 +1,77 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ._trace import TraceTable
+from .sim import Device
+from .trace import Trace
+
+__all__ = ["Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "replay", "time_malloc"]
+
+MIB: int
+SLICE: int
+STEP_MIN: int
+STEPS_IN_PEAK: int
+STEPS_MAX: int
+SETTINGS: tuple[str, ...]
+GRID: dict[str, tuple[int, ...]]
+
+_Progress = Callable[[int, int], object]
+
+@dataclass(frozen=True)
+class ReplayResult:
+    events: int
+    streams: int
+    peak_live: int
+    peak_requested: int
+    peak_used: int
+    peak_reserved: int
+    ratio: float | None
+    capacity: int
+    failed_row: int | None
+    failure: dict[str, int] | None
+    ns_per_event: float | None
+    upstream_calls: dict[str, int]
+    cross_stream_waits: int
+    orphan_frees: int
+    preexisting: int
+    preexisting_bytes: int
+    device: str
+    simulated: bool
+    backing: str
+    growth: str
+    lag: int
+    repeats: int
+    settings: dict[str, int]
+    def as_dict(self) -> dict[str, Any]: ...
+
+@dataclass(frozen=True)
+class Fit:
+    min_capacity: int
+    ratio: float | None
+    settings: dict[str, int]
+
+@dataclass(frozen=True)
+class FitResult:
+    events: int
+    peak_live: int
+    min_capacity: int | None
+    ratio: float | None
+    settings: dict[str, int]
+    best: Fit | None
+    resolution: int
+    tried: int
+    replays: int
+    failed_row: int | None
+    backing: str
+    lag: int
+    def as_dict(self) -> dict[str, Any]: ...
+
+def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Device | None = None,
+           backing: str = "malloc", growth: str = "static", lag: int = 0, slab_max: int | str | None = None,
+           mid_max: int | str | None = None, min_block: int | str | None = None, repeats: int = 1,
+           progress: _Progress | None = None) -> ReplayResult: ...
+def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
+def fit(trace: Trace, *, backing: str = "malloc", lag: int = 0, settings: dict[str, int | str | None] | None = None,
+        search: bool = True, progress: _Progress | None = None) -> FitResult: ...
+def default_capacity(trace: TraceTable) -> int: ...

@@ -1,0 +1,344 @@
+"""Replaying traces against pools, and fitting capacities to them."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuda_pool import sim
+from cuda_pool._api import Pool
+from cuda_pool._replay import MallocReplay, PoolReplay
+from cuda_pool.errors import DeviceUnavailableError, OutOfMemoryError
+from cuda_pool.replay import default_capacity, fit, replay, time_malloc
+from cuda_pool.trace import Trace
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+NAMES = sorted(path.name for path in EXAMPLES.glob("*.csv.gz"))
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def serving():
+    return Trace.read(EXAMPLES / "llama_serve_growing_kv.csv.gz")
+
+
+def blocks(*sizes):
+    return [("alloc", index, size, 0) for index, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bundled_trace(name):
+    trace = Trace.read(EXAMPLES / name)
+    result = replay(trace)
+    assert result.failed_row is None and result.failure is None
+    assert result.events == len(trace)
+    assert result.peak_live == result.peak_requested == trace.peak_live
+    assert result.peak_live <= result.peak_used <= result.peak_reserved <= result.capacity
+    assert result.capacity <= default_capacity(trace)
+    assert result.ratio == result.peak_reserved / result.peak_live
+    assert 0 < result.ns_per_event < 1e6
+    assert result.simulated and result.upstream_calls["cudaMalloc"] == 1
+    assert (result.cross_stream_waits, result.orphan_frees, result.preexisting) == (0, 0, 0)
+
+
+def test_default_capacity():
+    assert default_capacity(Trace.from_events([])) == 2 * MIB
+    assert default_capacity(Trace.from_events(blocks(8 * MIB))) == 10 * MIB
+    assert default_capacity(Trace.from_events(blocks(8 * MIB + 1))) == 12 * MIB
+
+
+def test_keys_of_the_result():
+    values = replay(Trace.from_events(blocks(100))).as_dict()
+    assert set(values) >= {"events", "peak_live", "peak_requested", "peak_used", "peak_reserved", "ratio", "capacity",
+                           "failed_row", "ns_per_event", "upstream_calls", "cross_stream_waits", "orphan_frees",
+                           "preexisting"}
+    assert set(values["settings"]) == {"slab_max", "mid_max", "min_block"}
+
+
+def test_case_44_frees_without_an_allocation_and_blocks_live_at_the_start():
+    trace = Trace.from_events([
+        ("free", 900, 3 * MIB + 1, 0), ("alloc", 1, 4097, 0), ("free", 901, 0, 0), ("free", 900, 3 * MIB + 1, 0),
+        ("alloc", 2, 12345677, 1), ("free", 1, 4097, 0), ("free", 902, 511, 1), ("free", 2, 12345677, 1)])
+    result = replay(trace, capacity="32MiB")
+    assert result.failed_row is None
+    assert (result.orphan_frees, result.preexisting, result.preexisting_bytes) == (4, 2, 3 * MIB + 512)
+    assert result.peak_requested == result.peak_live == 511 + 4097 + 12345677
+
+
+def test_case_44_preexisting_blocks_take_their_place():
+    before, after = [("free", 9, 6 * MIB, 0)], blocks(6 * MIB)
+    assert replay(Trace.from_events(before + after), capacity="8MiB").failed_row is None
+    result = replay(Trace.from_events(after + before), capacity="8MiB")
+    assert result.failed_row == 2
+    assert result.failure["requested"] == 6 * MIB and result.failure["largest_free"] < 6 * MIB
+
+
+def test_case_44_preexisting_block_without_room_is_named_by_its_free():
+    trace = Trace.from_events([*blocks(1, 2, 3), ("free", 8, 4 * MIB, 0), ("free", 9, 6 * MIB, 0)])
+    result = replay(trace, capacity="8MiB")
+    assert result.failed_row == 6 and result.failure["requested"] == 6 * MIB
+    assert result.ns_per_event is None
+
+
+def test_case_45_failed_allocation_names_the_row():
+    result = replay(Trace.from_events(blocks(3 * MIB, 100, 0, 9 * MIB, 50)), capacity="8MiB")
+    assert result.failed_row == 5
+    failure = result.failure
+    assert failure["requested"] == 9 * MIB
+    assert failure["largest_free"] <= failure["free"] < failure["reserved"] <= failure["capacity"] == result.capacity
+    assert failure["capacity"] - failure["free"] >= 3 * MIB + 100
+    assert result.ns_per_event is None
+    assert result.peak_requested == 3 * MIB + 100
+
+
+def test_failure_in_the_first_and_the_last_row():
+    assert replay(Trace.from_events(blocks(9 * MIB)), capacity="8MiB").failed_row == 2
+    assert replay(Trace.from_events(blocks(1, 1, 1, 9 * MIB)), capacity="8MiB").failed_row == 5
+
+
+def test_size_that_no_device_has():
+    for capacity in ("8MiB", None):
+        result = replay(Trace.from_events(blocks(100, 2**63 - 1000)), capacity=capacity)
+        assert result.failed_row == 3 and result.failure["requested"] == 2**63 - 1000
+
+
+def test_sizes_of_0():
+    trace = Trace.from_events([*blocks(0, 0, 0), ("free", 1, 0, 0), ("free", 0, 0, 0)])
+    result = replay(trace)
+    assert (result.failed_row, result.peak_used, result.peak_live, result.ratio) == (None, 0, 0, None)
+
+
+def test_no_events():
+    result = replay(Trace.from_events([]))
+    assert (result.events, result.failed_row, result.ns_per_event, result.ratio) == (0, None, None, None)
+
+
+@pytest.mark.parametrize("repeats", [2, 50])
+def test_repeats_start_from_the_same_state(repeats):
+    trace = Trace.from_events([("free", 90, 999, 0)] + blocks(*range(0, 200000, 1001)) + [("free", 5, 5005, 0)])
+    once, often = replay(trace), replay(trace, repeats=repeats)
+    for key in ("peak_requested", "peak_used", "peak_reserved", "failed_row", "upstream_calls"):
+        assert getattr(once, key) == getattr(often, key)
+
+
+@st.composite
+def event_lists(draw):
+    sizes = draw(st.lists(st.integers(0, 70000), max_size=40))
+    events, live = [], []
+    for index, size in enumerate(sizes):
+        events.append(("alloc", index, size, 0))
+        live.append((index, size))
+        for _ in range(draw(st.integers(0, 2))):
+            if live:
+                ident, size = live.pop(draw(st.integers(0, len(live) - 1)))
+                events.append(("free", ident, size, 0))
+    return events
+
+
+@settings(deadline=None)
+@given(event_lists(), st.lists(st.integers(1, 5000), max_size=4))
+def test_high_water_marks_agree_with_the_trace(events, before):
+    frees = [("free", 1000 + index, size, 0) for index, size in enumerate(before)]
+    trace = Trace.from_events(events + frees)
+    result = replay(trace, capacity="16MiB")
+    assert result.failed_row is None
+    assert result.peak_requested == trace.peak_live
+    assert result.preexisting == len(before)
+
+
+def test_device_is_left_as_it_was(serving):
+    device = sim.Device("8GiB")
+    before = device.mem_info()
+    replay(serving, device=device)
+    replay(serving, device=device, capacity="4GiB")
+    assert device.mem_info() == before
+    assert device.calls["cudaMalloc"] == device.calls["cudaFree"] == 2
+
+
+def test_device_that_is_too_small(serving):
+    with pytest.raises(OutOfMemoryError):
+        replay(serving, device=sim.Device("1GiB"))
+
+
+def test_device_that_is_not_there(serving):
+    try:
+        Pool(MIB, device=0).close()
+    except DeviceUnavailableError:
+        with pytest.raises(DeviceUnavailableError, match="cp.sim.Device"):
+            replay(serving, device=0)
+    else:
+        pytest.skip("there is a GPU")
+
+
+@pytest.mark.parametrize("given", [
+    {"lag": 1}, {"lag": -1}, {"repeats": 0}, {"repeats": -1}, {"capacity": "12 bananas"}, {"capacity": -1},
+    {"backing": "paper"}, {"growth": "wild"}, {"mid_max": "x"},
+], ids=lambda given: "-".join(map(str, *given.items())))
+def test_values_that_are_not_accepted(given):
+    trace = Trace.from_events(blocks(100))
+    with pytest.raises(ValueError):
+        replay(trace, **given)
+    assert replay(trace).failed_row is None
+
+
+def test_lag_says_what_is_accepted():
+    for call in (replay, fit):
+        with pytest.raises(ValueError, match="accepted: 0"):
+            call(Trace.from_events([]), lag=5)
+
+
+def test_progress_is_reported_between_slices(serving):
+    seen = []
+    replay(serving, repeats=2, progress=lambda done, total: seen.append((done, total)))
+    done = [one for one, _ in seen]
+    assert {total for _, total in seen} == {2 * len(serving)}
+    assert done == sorted(set(done)) and done[-1] == 2 * len(serving) and len(done) > 20
+
+
+def test_interrupt_between_slices_gives_the_memory_back(serving):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    device = sim.Device("8GiB")
+    before = device.mem_info()
+    with pytest.raises(KeyboardInterrupt):
+        replay(serving, device=device, progress=interrupt)
+    assert device.mem_info() == before
+
+
+def test_events_are_played_without_the_gil(serving):
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0002)
+
+    thread = threading.Thread(target=tick)
+    pool = Pool(default_capacity(serving), device=sim.Device(default_capacity(serving)))
+    loop = PoolReplay(serving, pool)
+    thread.start()
+    inside = 0
+    for _ in range(20):
+        started = time.perf_counter()
+        loop.run(len(serving))
+        ended = time.perf_counter()
+        inside += sum(started + 0.0005 < at < ended - 0.0005 for at in ticks)
+        loop.clear()
+    stop.set()
+    thread.join()
+    pool.close()
+    assert inside > 0
+
+
+def test_loop_by_hand():
+    trace = Trace.from_events([*blocks(100, 200, 9 * MIB), ("free", 0, 100, 0)])
+    pool = Pool(4 * MIB, device=sim.Device(4 * MIB))
+    loop = PoolReplay(trace, pool)
+    for _ in range(3):
+        loop.place()
+        loop.run(1)
+        assert (loop.position, loop.failed, loop.failed_row) == (1, False, None)
+        loop.run(100)
+        assert (loop.position, loop.failed, loop.failed_row, loop.failed_size) == (2, True, 4, 9 * MIB)
+        loop.run(100)
+        assert loop.position == 2
+        assert pool.stats().requested == 300
+        loop.clear()
+        assert (loop.position, loop.failed, loop.ns) == (0, False, 0)
+        assert pool.stats().requested == 0
+    pool.close()
+
+
+def test_closed_pool_is_refused():
+    pool = Pool(4 * MIB, device=sim.Device(4 * MIB))
+    pool.close()
+    with pytest.raises(ValueError, match="closed"):
+        PoolReplay(Trace.from_events([]), pool)
+
+
+def test_loop_needs_a_trace_and_a_pool():
+    for arguments in ((None, None), (Trace.from_events([]), None)):
+        with pytest.raises(TypeError):
+            PoolReplay(*arguments)
+    with pytest.raises(TypeError):
+        MallocReplay(None)
+
+
+def test_time_malloc():
+    assert 0 < time_malloc(Trace.from_events(blocks(*range(2000))), repeats=2) < 1e6
+    assert time_malloc(Trace.from_events([])) is None
+
+
+def test_time_malloc_when_malloc_refuses():
+    assert time_malloc(Trace.from_events([*blocks(100, 2**62), ("free", 0, 100, 0)])) is None
+
+
+def test_time_malloc_with_orphans_and_preexisting_blocks():
+    assert time_malloc(Trace.from_events([("free", 9, 100, 0), ("free", 9, 100, 0), *blocks(0, 5)])) > 0
+
+
+@pytest.mark.parametrize("name", ["resnet50_b64_train.csv.gz"])
+def test_fit_finds_a_capacity_that_works_and_one_that_does_not(name):
+    trace = Trace.read(EXAMPLES / name)
+    result = fit(trace, search=False)
+    assert result.best is None and result.tried == 1 and result.failed_row is None
+    assert result.peak_live <= result.min_capacity < 2 * result.peak_live
+    assert result.ratio == result.min_capacity / trace.peak_live
+    assert replay(trace, capacity=result.min_capacity).failed_row is None
+    below = result.min_capacity - result.resolution
+    assert below < trace.peak_live or replay(trace, capacity=below).failed_row is not None
+    assert replay(trace).settings == result.settings
+
+
+def test_fit_searches_settings():
+    trace = Trace.read(EXAMPLES / "resnet50_b64_train.csv.gz")
+    seen = []
+    result = fit(trace, progress=lambda done, total: seen.append((done, total)))
+    assert result.tried == seen[-1][0] == seen[-1][1] > 10
+    assert result.best.min_capacity <= result.min_capacity
+    assert replay(trace, capacity=result.best.min_capacity, **result.best.settings).failed_row is None
+    assert result.settings == fit(trace, search=False).settings
+
+
+def test_fit_with_settings():
+    trace = Trace.read(EXAMPLES / "resnet50_b64_train.csv.gz")
+    result = fit(trace, settings={"mid_max": "1MiB", "slab_max": None})
+    assert result.settings["mid_max"] == MIB and result.best is None
+    assert replay(trace, capacity=result.min_capacity, mid_max=MIB).failed_row is None
+
+
+def test_fit_of_one_block():
+    result = fit(Trace.from_events(blocks(50 * MIB + 1)), search=False)
+    assert 50 * MIB < result.min_capacity <= 52 * MIB
+
+
+def test_fit_counts_preexisting_blocks():
+    result = fit(Trace.from_events([*blocks(10 * MIB), ("free", 9, 10 * MIB, 0)]), search=False)
+    assert result.min_capacity >= 20 * MIB
+
+
+def test_fit_of_no_events():
+    result = fit(Trace.from_events([]))
+    assert result.failed_row is None and result.ratio is None and result.min_capacity <= 2 * MIB
+
+
+def test_fit_of_what_no_pool_can_hold():
+    result = fit(Trace.from_events(blocks(100, 2**40)), search=False)
+    assert (result.min_capacity, result.ratio, result.failed_row) == (None, None, 3)
+    assert fit(Trace.from_events(blocks(100, 2**40))).best is None
+
+
+def test_fit_near_what_a_pool_can_hold():
+    result = fit(Trace.from_events(blocks(511 << 30)), search=False)
+    assert result.failed_row is None and 511 << 30 <= result.min_capacity <= 512 << 30
+
+
+def test_fit_refuses_what_it_does_not_know():
+    with pytest.raises(ValueError, match="slab_max, mid_max, min_block"):
+        fit(Trace.from_events([]), settings={"slabs": 4})
+    with pytest.raises(ValueError):
+        fit(Trace.from_events([]), backing="paper")
