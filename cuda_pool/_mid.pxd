@@ -54,6 +54,7 @@ ctypedef struct mid_t:
     uint32_t made                   # records ever used
     uint32_t spare                  # chain of returned records, along `after`
     uint32_t spares
+    int offset_spare                # leading bits that are 0 in every offset, left out of the keys
     bint good_fit                   # take the first block of the next bin instead of the best: for comparison
 
 cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil      # 0 when the host has no memory

@@ -4,7 +4,10 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._mid cimport mid_t
-from cuda_pool._slab cimport slabs_t
+from cuda_pool._slab cimport (
+    NO_SLAB, NO_SLOT, SLAB_TABLE, SLAB_UNIT, size_class_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
+    slabs_t, slot_is_live)
+from cuda_pool._status cimport STATUS_OK
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
@@ -25,6 +28,8 @@ cdef enum:                      # tier_t
     TIER_MID
     TIER_BUDDY
     TIERS
+    TAG_TIER = 3                    # bits of a tag that hold the tier; the rest is an index
+    TAG_INDEX_SHIFT = 2
 
 # Live blocks of one tier; bytes.
 ctypedef struct tier_stats_t:
@@ -66,11 +71,71 @@ ctypedef struct segment_t:
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
 cdef void segment_destroy(segment_t* segment) noexcept nogil
-# 0, STATUS_OUT_OF_MEMORY or STATUS_HOST_MEMORY. `alignment` is a power of two.
-cdef int segment_alloc(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil
-# 0, STATUS_INTERIOR_POINTER or STATUS_FREED_POINTER, for an offset inside the segment.
-cdef int segment_find(const segment_t* segment, size_t offset, place_t* place) noexcept nogil
-cdef void segment_free(segment_t* segment, const place_t* place) noexcept nogil
+# The generic paths behind the three functions at the end of this file.
+cdef int segment_alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+                           size_t* used) noexcept nogil
+cdef int segment_find_any(const segment_t* segment, size_t offset, place_t* place) noexcept nogil
+cdef void segment_free_block(segment_t* segment, const place_t* place) noexcept nogil
+cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil
 cdef const char* segment_check(const segment_t* segment) noexcept nogil
+
+
+cdef inline void tier_enter(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
+    segment.tier[tier].blocks += 1
+    segment.tier[tier].used += used
+    segment.tier[tier].requested += requested
+
+
+cdef inline void tier_leave(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
+    segment.tier[tier].blocks -= 1
+    segment.tier[tier].used -= used
+    segment.tier[tier].requested -= requested
+
+
+cdef inline int segment_alloc(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+                              size_t* used) noexcept nogil:
+    """Serve a request of at least 1 byte; `alignment` is a power of two.
+
+    0, STATUS_OUT_OF_MEMORY or STATUS_HOST_MEMORY. Here only a slab that has a free slot: all else is generic.
+    """
+    cdef const size_class_t* group
+    cdef uint32_t slab
+    if nbytes <= min(segment.slabs.max, <size_t>SLAB_TABLE * SLAB_UNIT) and alignment <= segment.slot_alignment:
+        group = &segment.slabs.size_class[segment.slabs.table[(nbytes + SLAB_UNIT - 1) // SLAB_UNIT]]
+        slab = slabs_available(group)
+        if slab != NO_SLAB and group.size & (alignment - 1) == 0:
+            offset[0] = slab_take(&segment.slabs, slab, nbytes)
+            used[0] = group.size
+            tier_enter(segment, TIER_SLAB, group.size, nbytes)
+            return STATUS_OK
+    return segment_alloc_any(segment, nbytes, alignment, offset, used)
+
+
+cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    """Find the live block at an offset inside the segment: 0, STATUS_INTERIOR_POINTER or STATUS_FREED_POINTER."""
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    cdef uint32_t index = tag >> TAG_INDEX_SHIFT
+    cdef const slab_t* slab
+    cdef uint32_t slot
+    if tag & TAG_TIER == TIER_SLAB:
+        slab = &segment.slabs.slab[index]
+        slot = slab_slot(&segment.slabs, index, offset)
+        if slot != NO_SLOT and slot_is_live(slab, slot):
+            place.tier = TIER_SLAB
+            place.index = index
+            place.slot = slot
+            place.used = segment.slabs.size_class[slab.size_class].size
+            place.requested = slab.slot[slot]
+            return STATUS_OK
+    return segment_find_any(segment, offset, place)
+
+
+cdef inline void segment_free(segment_t* segment, const place_t* place) noexcept nogil:
+    """Return a block that segment_find() found."""
+    tier_leave(segment, place.tier, place.used, place.requested)
+    if place.tier != TIER_SLAB:
+        segment_free_block(segment, place)
+    elif slab_return(&segment.slabs, place.index, place.slot):
+        segment_drop_slab(segment, place.index)

@@ -10,6 +10,7 @@ MID_MAX = 1 << 30
 MIN_BLOCK = 64 << 10
 GROWTH_STEP = 32 << 20          # of the mid tier, and the share of a small pool that it is at most
 GROWTH_SHARE = 32
+GOOD_FIT = False                # of the mid tier: best fit; docs/internals/measurements shows what good fit costs
 
 ALIGNMENT = 256                 # of every address, and the step between sizes of the mid tier
 SMALLEST_SLOT = 64
@@ -39,6 +40,8 @@ class Settings:
         Unit of the address map, a power of two; live blocks outside slabs start in different granules.
     size_classes : tuple of int
         Slot sizes, ascending.
+    good_fit : bool
+        Whether the mid tier takes the first block of the next bin instead of the best fit.
     """
 
     slab_max: int
@@ -47,6 +50,7 @@ class Settings:
     growth_step: int
     granule: int
     size_classes: tuple
+    good_fit: bool = False
 
 
 def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=None):
@@ -77,7 +81,7 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     min_block = _min_block(capacity, min_block)
     return Settings(slab_max=slab_max, mid_max=MID_MAX if mid_max is None else parse_size(mid_max),
                     min_block=min_block, growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
-                    granule=_granule(capacity, slab_max, min_block), size_classes=classes)
+                    granule=_granule(capacity, slab_max, min_block), size_classes=classes, good_fit=GOOD_FIT)
 
 
 def usual_classes(largest, smallest=256):

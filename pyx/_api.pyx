@@ -76,8 +76,10 @@ cdef class Pool:
         The device does not have the capacity.
     DeviceUnavailableError
         There is no usable device of that ordinal.
-    ValueError, TypeError
+    ValueError
         A setting is not accepted; the message says what is.
+    TypeError
+        A setting is of a type that is not accepted.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -100,6 +102,9 @@ cdef class Pool:
         self.device = chosen
         self.settings = settings
 
+    @cython.binding(False)
+    @cython.embedsignature(True)
+    @cython.embedsignature.format("clinic")
     def alloc(self, nbytes, stream=0, *, alignment=256):
         """Return the address of a block of at least `nbytes` bytes.
 
@@ -140,6 +145,9 @@ cdef class Pool:
             return <uintptr_t>ptr
         return self.alloc_waiting(status, nbytes, size, align, handle)
 
+    @cython.binding(False)
+    @cython.embedsignature(True)
+    @cython.embedsignature.format("clinic")
     def free(self, ptr):
         """Return a block whose memory no queued work uses any more; anyone may reuse it at once.
 
@@ -161,11 +169,15 @@ cdef class Pool:
                     status = pool_free(self.handle, <void*>address)
             status_raise(self.handle, status, 0, address)
 
+    @cython.binding(False)
+    @cython.embedsignature(True)
+    @cython.embedsignature.format("clinic")
     def free_async(self, ptr, stream=0):
         """Return a block in the order of `stream`.
 
         Later work on `stream` may reuse the block at once. Before any other stream gets memory, the work queued on
-        `stream` is waited for (once for a batch of frees).
+        `stream` is waited for (once for a batch of frees). While frees on one stream are pending, a free on another
+        one waits for that other stream at once.
 
         Parameters
         ----------
@@ -403,7 +415,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
     plain.size_classes = sizes
     plain.classes = len(settings.size_classes)
     plain.colouring = pool.debug
-    plain.good_fit = False
+    plain.good_fit = settings.good_fit
     with nogil:
         status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub)
     free(sizes)

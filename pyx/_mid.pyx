@@ -36,6 +36,7 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.spare = NO_MID
     mid.spares = 0
     mid.good_fit = False
+    mid.offset_spare = 31 - log2_floor(max(end, 2) - 1)
     if not mid_reserve(mid, 1):
         return 0
     if start < end:
@@ -188,11 +189,11 @@ cdef inline uint64_t block_key(const mid_block_t* block) noexcept nogil:
     return <uint64_t>block.size << 32 | block.offset
 
 
-cdef inline uint64_t key_path(uint32_t size, uint32_t offset) noexcept nogil:
-    """Return the key with the bits that all blocks of its bin share shifted out at the top."""
+cdef inline uint64_t key_path(const mid_t* mid, uint32_t size, uint32_t offset) noexcept nogil:
+    """Return the key without the bits that all blocks of its bin share at the top, and no offset has at its top."""
     cdef int row = log2_floor(size)
     cdef int shared = 32 - (row - COLUMN_BITS if row > COLUMN_BITS else 0)
-    return (<uint64_t>size << 32 | offset) << shared
+    return (<uint64_t>size << 32 | offset << mid.offset_spare) << shared
 
 
 cdef uint32_t trie_lower_bound(const mid_t* mid, int bin, uint32_t size) noexcept nogil:
@@ -203,7 +204,7 @@ cdef uint32_t trie_lower_bound(const mid_t* mid, int bin, uint32_t size) noexcep
     """
     cdef uint32_t node = mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
     cdef uint32_t best = NO_MID, larger = NO_MID, right
-    cdef uint64_t path = key_path(size, 0), best_key = <uint64_t>-1
+    cdef uint64_t path = key_path(mid, size, 0), best_key = <uint64_t>-1
     cdef const mid_block_t* block
     while node != NO_MID:
         block = &mid.block[node]
@@ -237,7 +238,7 @@ cdef inline uint32_t child_or_other(const mid_block_t* block, int side) noexcept
 cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
     cdef int bin = bin_of(block.size)
-    cdef uint64_t path = key_path(block.size, block.offset)
+    cdef uint64_t path = key_path(mid, block.size, block.offset)
     cdef uint32_t* link = &mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
     cdef uint32_t parent = NO_MID
     while link[0] != NO_MID:
@@ -412,7 +413,7 @@ cdef const char* trie_check(const mid_t* mid, int bin, uint64_t* count) noexcept
 cdef bint trie_place_check(const mid_t* mid, uint32_t node) noexcept nogil:
     """Is every ancestor's link towards `node` the one that the node's key says?"""
     cdef uint32_t at = node, parent = mid.block[node].role.node.parent
-    cdef uint64_t path = key_path(mid.block[node].size, mid.block[node].offset)
+    cdef uint64_t path = key_path(mid, mid.block[node].size, mid.block[node].offset)
     cdef int depth = 0
     while parent != NO_MID:
         depth += 1

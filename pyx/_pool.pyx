@@ -240,7 +240,7 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
 
 # Under the lock
 
-cdef int alloc_locked(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+cdef inline int alloc_locked(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
     cdef size_t offset = 0, used = 0
     cdef int status
     if nbytes == 0:
@@ -260,7 +260,7 @@ cdef int alloc_locked(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_
     return STATUS_OK
 
 
-cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil:
+cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:
     cdef place_t place
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:
@@ -272,7 +272,7 @@ cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil:
     return STATUS_OK
 
 
-cdef int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
+cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
     cdef size_t offset = <size_t>ptr - pool.base
     if offset >= pool.segment.size:         # below the base it wraps round to a large number
         return STATUS_FOREIGN_POINTER

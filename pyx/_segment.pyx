@@ -12,15 +12,13 @@ from cuda_pool._mid cimport (
     MID_FREE, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_block_t, mid_check, mid_destroy, mid_edge,
     mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, SLAB_EMPTY, SLAB_PARTIAL, size_class_t, slab_return, slab_slot, slab_t, slab_take,
-    slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_t, slabs_unmake,
-    slabs_wanted, slot_is_live)
+    NO_SLAB, NO_SLOT, size_class_t, slab_return, slab_slot, slab_t, slab_take, slabs_available, slabs_check,
+    slabs_class, slabs_destroy, slabs_empty, slabs_init, slabs_make, slabs_unmake, slabs_wanted, slot_is_live)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
 cdef enum:
     TAG_COLOUR = 39
-    TAG_TIER = 3                # bits of a tag that hold the tier
 
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil:
@@ -57,13 +55,14 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil:
     segment.tag = NULL
 
 
-cdef int segment_alloc(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
-                       size_t* used) noexcept nogil:
+cdef int segment_alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+                           size_t* used) noexcept nogil:
     cdef int status
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
     status = alloc_any(segment, nbytes, alignment, offset, used)
-    if status == STATUS_OUT_OF_MEMORY and reclaim(segment):
+    # Empty slabs that would not help stay: a request that fails leaves everything as it was.
+    if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_run(segment) and reclaim(segment):
         status = alloc_any(segment, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = borrow_slot(segment, nbytes, alignment, offset, used)
@@ -86,12 +85,10 @@ cdef int alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* 
     return status
 
 
-cdef int segment_find(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+cdef int segment_find_any(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
     place.tier = tag & TAG_TIER
-    place.index = tag >> 2
-    if place.tier == TIER_SLAB:
-        return find_slot(segment, offset, place)
+    place.index = tag >> TAG_INDEX_SHIFT
     if place.tier == TIER_MID and find_block(segment, offset, place):
         return STATUS_OK
     if place.tier == TIER_BUDDY and find_run(segment, offset, place):
@@ -99,12 +96,8 @@ cdef int segment_find(const segment_t* segment, size_t offset, place_t* place) n
     return blame(segment, offset)
 
 
-cdef void segment_free(segment_t* segment, const place_t* place) noexcept nogil:
-    tier_leave(segment, place.tier, place.used, place.requested)
-    if place.tier == TIER_SLAB:
-        if slab_return(&segment.slabs, place.index, place.slot):
-            drop_slab(segment, place.index)
-    elif place.tier == TIER_MID:
+cdef void segment_free_block(segment_t* segment, const place_t* place) noexcept nogil:
+    if place.tier == TIER_MID:
         set_tag(segment, <size_t>segment.mid.block[place.index].offset * MID_UNIT, 0)
         mid_free(&segment.mid, place.index)
     else:
@@ -113,21 +106,15 @@ cdef void segment_free(segment_t* segment, const place_t* place) noexcept nogil:
 
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
-    """Return the largest request that would succeed at alignment MID_UNIT, empty slabs counted as free."""
-    cdef size_t below = edge_reach(segment), run = max(<size_t>mid_largest(&segment.mid) * MID_UNIT, below)
-    cdef size_t slot = 0
+    """Return the largest request that would succeed at alignment MID_UNIT."""
+    cdef size_t largest = largest_run(segment)
     cdef const size_class_t* group
-    cdef uint32_t slab
     cdef int index
-    run = max(run, <size_t>buddy_largest(&segment.buddy) << segment.min_block_shift)
     for index in range(segment.slabs.classes):
         group = &segment.slabs.size_class[index]
         if slabs_available(group) != NO_SLAB and group.size % MID_UNIT == 0:
-            slot = group.size
-        slab = group.head[SLAB_EMPTY]
-        if slab != NO_SLAB:
-            run = max(run, run_around(segment, &segment.slabs.slab[slab]))
-    return max(slot, run if run >= segment.granule else 0)
+            largest = max(largest, group.size)
+    return largest
 
 
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
@@ -206,11 +193,11 @@ cdef int make_slab(segment_t* segment, int size_class, size_t nbytes, uint32_t* 
         return STATUS_HOST_MEMORY
     if block != NO_MID:
         segment.mid.block[block].role.slab = slab[0]
-    tag_slab(segment, offset, nbytes, slab[0] << 2 | TIER_SLAB)
+    tag_slab(segment, offset, nbytes, slab[0] << TAG_INDEX_SHIFT | TIER_SLAB)
     return STATUS_OK
 
 
-cdef void drop_slab(segment_t* segment, uint32_t index) noexcept nogil:
+cdef void segment_drop_slab(segment_t* segment, uint32_t index) noexcept nogil:
     cdef slab_t slab = segment.slabs.slab[index]
     slabs_unmake(&segment.slabs, index)
     tag_slab(segment, slab.offset, slab.bytes, 0)
@@ -231,18 +218,6 @@ cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t ta
         segment.tag[at] = tag
 
 
-cdef int find_slot(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
-    cdef const slab_t* slab = &segment.slabs.slab[place.index]
-    place.slot = slab_slot(&segment.slabs, place.index, offset)
-    if place.slot == NO_SLOT:
-        return blame(segment, offset)
-    if not slot_is_live(slab, place.slot):
-        return STATUS_FREED_POINTER
-    place.used = segment.slabs.size_class[slab.size_class].size
-    place.requested = slab.slot[place.slot]
-    return STATUS_OK
-
-
 # Mid tier
 
 cdef int alloc_block(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
@@ -256,7 +231,7 @@ cdef int alloc_block(segment_t* segment, size_t nbytes, size_t alignment, size_t
     segment.mid.block[block].role.requested = nbytes
     offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
     used[0] = size
-    set_tag(segment, offset[0], block << 2 | TIER_MID)
+    set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
     tier_enter(segment, TIER_MID, size, nbytes)
     return STATUS_OK
 
@@ -320,6 +295,19 @@ cdef inline uint32_t buddy_boundary(const segment_t* segment) noexcept nogil:
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
 
 
+cdef size_t largest_run(const segment_t* segment) noexcept nogil:
+    """Return the largest request that the mid or the buddy tier would serve once the empty slabs are returned."""
+    cdef size_t run = max(<size_t>mid_largest(&segment.mid) * MID_UNIT, edge_reach(segment))
+    cdef uint32_t slab
+    cdef int index
+    run = max(run, <size_t>buddy_largest(&segment.buddy) << segment.min_block_shift)
+    for index in range(segment.slabs.classes):
+        slab = slabs_empty(&segment.slabs, &segment.slabs.size_class[index])
+        if slab != NO_SLAB:
+            run = max(run, run_around(segment, &segment.slabs.slab[slab]))
+    return run if run >= segment.granule else 0
+
+
 cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
     """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
     return (<size_t>mid_edge(&segment.mid) * MID_UNIT
@@ -378,9 +366,9 @@ cdef bint reclaim(segment_t* segment) noexcept nogil:
     cdef uint32_t slab
     cdef int index
     for index in range(segment.slabs.classes):
-        slab = segment.slabs.size_class[index].head[SLAB_EMPTY]
+        slab = slabs_empty(&segment.slabs, &segment.slabs.size_class[index])
         if slab != NO_SLAB:
-            drop_slab(segment, slab)
+            segment_drop_slab(segment, slab)
             any = True
     return any
 
@@ -451,7 +439,7 @@ cdef const slab_t* empty_run(const segment_t* segment, uint32_t unit) noexcept n
     cdef const slab_t* slab
     if tag & TAG_TIER != TIER_SLAB:
         return NULL
-    slab = &segment.slabs.slab[tag >> 2]
+    slab = &segment.slabs.slab[tag >> TAG_INDEX_SHIFT]
     return slab if slab.used == 0 and slab.block == NO_MID else NULL
 
 
@@ -474,7 +462,7 @@ cdef bint start_of(const segment_t* segment, size_t granule, size_t offset, size
     cdef uint32_t tag = segment.tag[granule]
     cdef const slab_t* slab
     cdef size_t size
-    place.index = tag >> 2
+    place.index = tag >> TAG_INDEX_SHIFT
     if tag & TAG_TIER == TIER_MID:
         start[0] = <size_t>segment.mid.block[place.index].offset * MID_UNIT
         return find_block(segment, start[0], place)
@@ -485,6 +473,7 @@ cdef bint start_of(const segment_t* segment, size_t granule, size_t offset, size
     size = segment.slabs.size_class[slab.size_class].size
     start[0] = slab.offset
     place.used = 0
+    place.requested = 0
     if slab.offset + slab.colour <= offset < slab.offset + slab.colour + slab.slots * size:
         start[0] = offset - (offset - slab.offset - slab.colour) % size
         place.used = size if slot_is_live(slab, <uint32_t>((start[0] - slab.offset - slab.colour) // size)) else 0
@@ -493,18 +482,6 @@ cdef bint start_of(const segment_t* segment, size_t granule, size_t offset, size
 
 cdef inline void set_tag(segment_t* segment, size_t offset, uint32_t tag) noexcept nogil:
     segment.tag[offset >> segment.granule_shift] = tag
-
-
-cdef inline void tier_enter(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
-    segment.tier[tier].blocks += 1
-    segment.tier[tier].used += used
-    segment.tier[tier].requested += requested
-
-
-cdef inline void tier_leave(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
-    segment.tier[tier].blocks -= 1
-    segment.tier[tier].used -= used
-    segment.tier[tier].requested -= requested
 
 
 # Check
@@ -553,7 +530,7 @@ cdef const char* sum_tags(const segment_t* segment, place_t* total) noexcept nog
 
 cdef bint slab_tag_check(const segment_t* segment, size_t granule, place_t* total) noexcept nogil:
     """At a slab's first granule, add it up: used slots, and the memory of the tier that it lies in."""
-    cdef const slab_t* slab = &segment.slabs.slab[segment.tag[granule] >> 2]
+    cdef const slab_t* slab = &segment.slabs.slab[segment.tag[granule] >> TAG_INDEX_SHIFT]
     cdef size_t offset = granule << segment.granule_shift
     cdef uint32_t slot
     if slab.live == NULL or not slab.offset <= offset < slab.offset + slab.bytes:

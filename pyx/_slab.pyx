@@ -10,9 +10,6 @@ from libc.stdlib cimport calloc, free
 from cuda_pool._bits cimport log2_ceil, log2_floor, popcount64
 from cuda_pool._hostmem cimport host_grow
 
-cdef const uint32_t NO_SLAB = 0
-cdef const uint32_t NO_SLOT = 0xFFFFFFFF
-
 cdef enum:
     COLOUR_STEP = 256           # keeps every slot as aligned as the smallest class
 
@@ -101,7 +98,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, int size_class, size_t offset, size_t n
         slabs.spare = slab.next
     slab.slot = <uint32_t*>(slab.live + words)
     slab.offset = offset
-    slab.bytes = nbytes
+    slab.bytes = <uint32_t>nbytes
     slab.size_class = size_class
     slab.slots = <uint32_t>slots
     slab.used = 0
@@ -111,14 +108,18 @@ cdef uint32_t slabs_make(slabs_t* slabs, int size_class, size_t offset, size_t n
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
     class_cover(group, nbytes)
     group.slabs += 1
-    list_push(slabs, index, SLAB_EMPTY)
+    group.empty = index         # its class had no free slot, so no empty slab either
+    list_push(slabs, index, SLAB_PARTIAL)
     return index
 
 
 cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
+    cdef size_class_t* group = &slabs.size_class[slab.size_class]
     list_remove(slabs, index, slab_state(slab))
-    slabs.size_class[slab.size_class].slabs -= 1
+    group.slabs -= 1
+    if group.empty == index:
+        group.empty = NO_SLAB
     free(slab.live)
     slab.live = NULL
     slab.slots = 0
@@ -126,57 +127,12 @@ cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil:
     slabs.spare = index
 
 
-cdef size_t slab_take(slabs_t* slabs, uint32_t index, size_t nbytes) noexcept nogil:
-    cdef slab_t* slab = &slabs.slab[index]
-    cdef size_class_t* group = &slabs.size_class[slab.size_class]
-    cdef uint32_t slot = slab.free
-    if slot != NO_SLOT:
-        slab.free = slab.slot[slot]
-    else:
-        slot = slab.fresh
-        slab.fresh += 1
-    slab.slot[slot] = <uint32_t>nbytes
-    slab.live[slot >> 6] |= <uint64_t>1 << (slot & 63)
-    slab.used += 1
-    group.slots_used += 1
-    if slab.used == 1:
-        list_move(slabs, index, SLAB_EMPTY, slab_state(slab))
-    elif slab.used == slab.slots:
-        list_move(slabs, index, SLAB_PARTIAL, SLAB_FULL)
-    return slab.offset + slab.colour + slot * group.size
-
-
-cdef uint32_t slab_slot(const slabs_t* slabs, uint32_t index, size_t offset) noexcept nogil:
-    cdef const slab_t* slab = &slabs.slab[index]
-    cdef const size_class_t* group = &slabs.size_class[slab.size_class]
-    cdef size_t delta = offset - slab.offset - slab.colour          # wraps below the first slot: out of range
-    cdef uint64_t slot
-    if delta >= <size_t>slab.slots * group.size:
-        return NO_SLOT
-    slot = delta * group.reciprocal >> group.shift
-    return <uint32_t>slot if slot * group.size == delta else NO_SLOT
-
-
-cdef bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
-    cdef slab_t* slab = &slabs.slab[index]
-    cdef size_class_t* group = &slabs.size_class[slab.size_class]
-    cdef slab_list_t state = slab_state(slab)
-    slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
-    slab.slot[slot] = slab.free
-    slab.free = slot
-    slab.used -= 1
-    group.slots_used -= 1
-    if slab.used == 0:
-        list_move(slabs, index, state, SLAB_EMPTY)
-        return slab.next != NO_SLAB
-    if state == SLAB_FULL:
-        list_move(slabs, index, SLAB_FULL, SLAB_PARTIAL)
-    return False
+cdef void slab_relist(slabs_t* slabs, uint32_t index, slab_list_t old, slab_list_t new) noexcept nogil:
+    list_remove(slabs, index, old)
+    list_push(slabs, index, new)
 
 
 cdef inline slab_list_t slab_state(const slab_t* slab) noexcept nogil:
-    if slab.used == 0:
-        return SLAB_EMPTY
     return SLAB_FULL if slab.used == slab.slots else SLAB_PARTIAL
 
 
@@ -199,12 +155,6 @@ cdef uint32_t next_colour(slabs_t* slabs, size_t slack) noexcept nogil:
         return 0
     slabs.colour_next += 1
     return slabs.colour_next % colours * COLOUR_STEP
-
-
-cdef inline void list_move(slabs_t* slabs, uint32_t index, slab_list_t old, slab_list_t new) noexcept nogil:
-    if old != new:
-        list_remove(slabs, index, old)
-        list_push(slabs, index, new)
 
 
 cdef void list_push(slabs_t* slabs, uint32_t index, slab_list_t state) noexcept nogil:
@@ -248,6 +198,8 @@ cdef const char* class_check(const slabs_t* slabs, const size_class_t* group, ui
             broken = slab_check(&slabs.slab[at], group, number, state, prev)
             if broken != NULL:
                 return broken
+            if slabs.slab[at].used == 0 and at != group.empty:
+                return b"slab: an empty slab is not the one that its class names"
             used += slabs.slab[at].used
             count += 1
             if count > group.slabs:
@@ -255,8 +207,6 @@ cdef const char* class_check(const slabs_t* slabs, const size_class_t* group, ui
             at, prev = slabs.slab[at].next, at
     if count != group.slabs or used != group.slots_used:
         return b"slab: the lists do not add up to the class"
-    if group.head[SLAB_EMPTY] != NO_SLAB and slabs.slab[group.head[SLAB_EMPTY]].next != NO_SLAB:
-        return b"slab: two empty slabs of one class"
     return NULL
 
 

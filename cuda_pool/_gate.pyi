@@ -1,0 +1,1 @@
+POINTER_FAULTS: dict[int, str]

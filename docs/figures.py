@@ -1,0 +1,461 @@
+"""Draw the figures of the documentation as SVG, most of them from the structures that they show.
+
+    python docs/figures.py [--out FOLDER]
+
+The default folder is docs/images. The same build gives the same files.
+"""
+
+import argparse
+import re
+from html import escape
+from pathlib import Path
+
+import cuda_pool as cp
+from cuda_pool import _driver, _testing, settings
+from cuda_pool._atomic import open_atomically
+from cuda_pool.sizes import format_size
+
+DOCS = Path(__file__).resolve().parent
+KIB, MIB = 1 << 10, 1 << 20
+WIDTH = 760
+MARGIN = 20
+
+INK, FAINT = "#1a1a1a", "#767676"
+WHITE = "#ffffff"
+# Blue, orange and sky blue stay apart for the colour-blind, and differ in lightness for print; every area has a label
+# or a pattern as well.
+BLUE, ORANGE, SKY, GREY = "#0072b2", "#e69f00", "#8ecaf0", "#e8e8e8"
+LABEL_ON = {BLUE: WHITE}            # any other fill takes ink
+TIER_FILL = {"slab": ORANGE, "mid": SKY, "buddy": BLUE}
+
+PATTERNS = f"""<defs>
+<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
+<path d="M0 0L8 4L0 8z" fill="{INK}"/></marker>
+<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+<rect width="6" height="6" fill="{WHITE}"/><path d="M0 0V6" stroke="{INK}" stroke-width="1.4"/></pattern>
+<pattern id="slots" width="5" height="5" patternUnits="userSpaceOnUse">
+<rect width="5" height="5" fill="{ORANGE}"/><path d="M1 0V5" stroke="{INK}"/></pattern>
+</defs>"""
+
+
+class Picture:
+    """An SVG image of fixed width on a white ground, which print and a dark page leave as it is."""
+
+    def __init__(self, title, height, width=WIDTH):
+        self.title = title
+        self.size = width, height
+        self.parts = []
+
+    def box(self, x, y, width, height, fill=WHITE, label="", *, dashed=False, size=13):
+        dash = ' stroke-dasharray="4 3"' if dashed else ""
+        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}" '
+                          f'stroke="{INK}"{dash}/>')
+        lines = label.split("\n") if label else []
+        for number, line in enumerate(lines):
+            middle = y + height / 2 + (number - (len(lines) - 1) / 2) * (size + 4) + size * 0.35
+            self.text(x + width / 2, middle, line, anchor="middle", fill=LABEL_ON.get(fill, INK), size=size)
+
+    def text(self, x, y, text, *, anchor="start", fill=INK, size=13, bold=False, mono=False):
+        weight = ' font-weight="bold"' if bold else ""
+        family = ' font-family="DejaVu Sans Mono, Consolas, monospace"' if mono else ""
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" '
+                          f'fill="{fill}"{weight}{family}>{escape(text)}</text>')
+
+    def line(self, *points, arrow=False, both=False, dashed=False, colour=INK):
+        path = "L".join(f"{x:g} {y:g}" for x, y in points)
+        marks = (' marker-end="url(#tip)"' if arrow or both else "") + (' marker-start="url(#tip)"' if both else "")
+        dash = ' stroke-dasharray="4 3"' if dashed else ""
+        self.parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.2"{dash}{marks}/>')
+
+    def dot(self, x, y, radius, fill):
+        self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{fill}" stroke="{INK}"/>')
+
+    def legend(self, y, entries, x=MARGIN):
+        for fill, label in entries:
+            self.box(x, y, 14, 14, fill)
+            self.text(x + 20, y + 11.5, label, size=12)
+            x += 44 + 6.4 * len(label)
+
+    def save(self, path):
+        width, height = self.size
+        head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+                f'font-family="Helvetica, Arial, sans-serif">\n<title>{escape(self.title)}</title>\n{PATTERNS}\n'
+                f'<rect width="{width}" height="{height}" rx="6" fill="{WHITE}"/>\n')
+        with open_atomically(path) as file:
+            file.write((head + "\n".join(self.parts) + "\n</svg>\n").encode())
+
+
+# Layers and the driver table
+
+def draw_layers():
+    picture = Picture("Layers: Python over the pool, the pool over the tiers and over the driver table", 384)
+    picture.box(20, 20, 720, 56, GREY, "Python: Pool, Buffer, replay, fit, cuda-pool\n"
+                                       "arguments, exceptions, protocols")
+    picture.line((250, 76), (250, 116), arrow=True)
+    picture.text(258, 101, "nogil functions that return a status", size=12)
+    picture.line((560, 116), (560, 76), arrow=True)
+    picture.text(568, 101, "_gate: status to exception", size=12)
+    picture.box(20, 116, 720, 56, GREY, "pool: lock, statistics, asynchronous frees\n"
+                                        "the only caller of both sides below")
+    picture.line((200, 172), (200, 206), arrow=True)
+    picture.line((610, 172), (610, 206), arrow=True)
+    picture.text(208, 194, "offsets", size=12)
+    picture.text(602, 194, "never under the lock", size=12, anchor="end")
+    picture.box(20, 206, 380, 50, WHITE, "segment: routing and address map")
+    for number, (tier, fill) in enumerate(TIER_FILL.items()):
+        picture.line((80 + 130 * number, 256), (80 + 130 * number, 290), arrow=True)
+        picture.box(20 + 130 * number, 290, 120, 50, fill, tier)
+    picture.text(210, 366, "no CUDA, no Python, no device memory touched", anchor="middle", size=12)
+    picture.box(440, 206, 300, 50, WHITE, "driver table: CUDA's own signatures")
+    picture.line((510, 290), (510, 256), arrow=True)
+    picture.line((670, 290), (670, 256), arrow=True)
+    picture.box(440, 290, 140, 50, WHITE, "cuda: filled from\ncuda-python")
+    picture.box(600, 290, 140, 50, WHITE, "sim: filled from\nthe simulator")
+    picture.text(590, 366, "nothing above can tell which", anchor="middle", size=12)
+    return picture
+
+
+def draw_driver():
+    shown = ("cudaGetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaStreamSynchronize")
+    with cp.sim.Device("1MiB") as device:
+        assert all(_driver.call_address(device, name) for name in shown)
+    picture = Picture("The driver table and its two fillings", 90 + 40 * len(shown))
+    picture.text(20, 30, "__pyx_capi__ of cyruntime", bold=True)
+    picture.text(380, 30, "driver_t", bold=True, anchor="middle")
+    picture.text(740, 30, "_sim_calls", bold=True, anchor="end")
+    for number, name in enumerate(shown):
+        y = 46 + 40 * number
+        picture.box(20, y, 200, 28, WHITE, "capsule", size=12)
+        picture.line((220, y + 14), (280, y + 14), arrow=True)
+        picture.box(280, y, 200, 28, GREY, name, size=12)
+        picture.line((540, y + 14), (480, y + 14), arrow=True)
+        picture.box(540, y, 200, 28, WHITE, "sim_" + re.sub("([A-Z])", r"_\1", name[4:]).lower().strip("_"), size=12)
+    y = 46 + 40 * len(shown)
+    picture.text(380, y + 14, f"… {len(_driver.CALLS)} calls in all", anchor="middle", size=12)
+    picture.text(20, y + 14, "its name is the C signature", size=12)
+    picture.text(740, y + 14, "locked, logged, failed on demand", anchor="end", size=12)
+    return picture
+
+
+# Segment
+
+def draw_segment():
+    region, size_class = 16 * MIB, 64 * KIB
+    requests = (3 * MIB // 2, size_class, MIB, 2 * MIB + 100 * KIB, 900 * KIB, 300 * KIB, 600 * KIB)
+    with cp.sim.Device("64MiB") as device, cp.Pool(region, device=device, mid_max=MIB, slab_max=size_class) as pool:
+        start, = device.live
+        placed = []
+        for nbytes in requests:
+            before = pool.stats()
+            placed.append((pool.alloc(nbytes) - start, nbytes, tier_that_grew(before, pool.stats())))
+        pool.free(start + placed[5][0])
+        del placed[5]
+        step = pool.settings.growth_step
+    lowest = min(offset for offset, _, tier in placed if tier != "buddy")
+    return segment_picture(region, sorted(placed), lowest // step * step)
+
+
+def tier_that_grew(before, after):
+    """Return the name of the tier that an allocation went to."""
+    return next(tier for tier in TIER_FILL if getattr(after, tier).blocks > getattr(before, tier).blocks)
+
+
+def segment_picture(region, placed, boundary):
+    picture = Picture("A region of 16 MiB, its tiers and its address map", 250)
+    scale = (WIDTH - 2 * MARGIN) / region
+    picture.legend(16, ((BLUE, "buddy run"), (SKY, "mid block"), ("url(#slots)", "slab"), (WHITE, "free")))
+    picture.box(MARGIN, 70, region * scale, 56)
+    for offset, nbytes, tier in placed:
+        length = 8 * nbytes if tier == "slab" else nbytes
+        x, width = MARGIN + offset * scale, length * scale
+        if tier == "slab":
+            picture.box(x, 70, width, 56, "url(#slots)")
+            picture.box(x, 178, width, 18, "url(#slots)")
+        else:
+            picture.box(x, 70, width, 56, TIER_FILL[tier], size_label(nbytes) if width > 50 else "", size=12)
+            picture.line((x, 178), (x, 196))
+        picture.line((x, 128), (x, 176), dashed=True, colour=FAINT)
+    picture.box(MARGIN, 178, region * scale, 18, "none")
+    x = MARGIN + boundary * scale
+    picture.line((x, 56), (x, 140), dashed=True)
+    picture.text(x - 6, 62, "buddy tier grows up", anchor="end", size=12)
+    picture.text(x + 6, 62, "mid tier grows down", size=12)
+    picture.text(MARGIN, 216, "address map: a tag where a live block starts, and in each granule of a slab", size=12)
+    picture.text(MARGIN, 236, "offset 0", size=12, fill=FAINT)
+    picture.text(WIDTH - MARGIN, 236, format_size(region), anchor="end", size=12, fill=FAINT)
+    return picture
+
+
+def size_label(nbytes):
+    return f"{nbytes / MIB:.2f} MiB"
+
+
+# Buddy
+
+def draw_buddy():
+    buddy = _testing.Buddy(22)
+    rows = [("a region of 22 units: the largest aligned blocks", {}, buddy.free_blocks())]
+    eleven = buddy.alloc(11)
+    rows.append(("11 units: the tail of a block of 16 goes back", {eleven: 11}, buddy.free_blocks()))
+    three = buddy.alloc(3)
+    rows.append(("3 units, from the smallest block that holds them", {eleven: 11, three: 3}, buddy.free_blocks()))
+    buddy.free(eleven, 11)
+    rows.append(("the 11 are freed piece by piece, and merge", {three: 3}, buddy.free_blocks()))
+    buddy.check()
+    picture = Picture("A buddy system of 22 units in four states", 44 + 92 * len(rows))
+    picture.legend(16, ((BLUE, "live run"), (WHITE, "free block, with its order")))
+    for number, (caption, live, free) in enumerate(rows):
+        buddy_row(picture, 50 + 92 * number, caption, live, free)
+    return picture
+
+
+def buddy_row(picture, y, caption, live, free):
+    unit = (WIDTH - 2 * MARGIN) / 22
+    picture.text(MARGIN, y + 14, caption)
+    orders = sum(1 << order for order in {order for _, order in free})
+    picture.text(WIDTH - MARGIN, y + 14, f"nonempty = {orders:#07b}", anchor="end", size=12, mono=True)
+    for block, units in live.items():
+        picture.box(MARGIN + block * unit, y + 22, units * unit, 34, BLUE, f"{units} units", size=12)
+    for block, order in free:
+        picture.box(MARGIN + block * unit, y + 22, (1 << order) * unit, 34, WHITE, str(order), size=12)
+    for at in range(23):
+        length = 6 if at % 2 == 0 else 3
+        picture.line((MARGIN + at * unit, y + 56), (MARGIN + at * unit, y + 56 + length), colour=FAINT)
+
+
+# Mid
+
+MID_ALLOCATIONS = (9, 72, 3, 74, 4, 20, 5, 77, 2, 76, 6, 79, 3, 20, 7)
+
+
+def draw_mid():
+    mid = _testing.Mid(0, 512)
+    made = []
+    for size in MID_ALLOCATIONS:
+        mid.reserve(2)
+        made.append(mid.take(mid.find(size), size))
+    for index, size in zip(made, MID_ALLOCATIONS):
+        if size >= 20:
+            mid.free(index)
+    mid.check()
+    blocks = {index: mid.block(index) for index in mid.blocks()}
+    picture = Picture("Blocks of the mid tier, the bitmap of bins, and the trie of one bin", 384)
+    mid_strip(picture, blocks)
+    mid_bins(picture, mid)
+    fullest = max(mid.tries(), key=lambda bin: mid.tries()[bin])
+    freed = [blocks[index][1::-1] for index in made if blocks[index][2] == "free"]
+    places = trie_places([key for key in freed if bin_of(key[0]) == fullest], fullest[0])
+    assert mid.tries()[fullest] == (len(places), max(map(len, places)) + 1)
+    mid_trie(picture, fullest, places)
+    return picture
+
+
+def bin_of(size):
+    row = size.bit_length() - 1
+    return row, (size << 3 >> row) & 7
+
+
+def mid_strip(picture, blocks):
+    scale = (WIDTH - 2 * MARGIN) / 512
+    picture.legend(16, ((SKY, "used block"), (WHITE, "free block, with its size in units of 256 bytes")))
+    for offset, size, state in blocks.values():
+        label = str(size) if state == "free" and size * scale > 20 else ""
+        picture.box(MARGIN + offset * scale, 44, size * scale, 36, WHITE if state == "free" else SKY, label, size=12)
+    picture.text(MARGIN, 96, "blocks tile [start, end); no two free ones are neighbours", size=12)
+
+
+def mid_bins(picture, mid):
+    picture.text(MARGIN, 132, "bins: rows 3 to 8 of 32", bold=True)
+    picture.text(MARGIN, 150, "a bin holds the sizes that agree in", size=12)
+    picture.text(MARGIN, 166, "the highest bit (row) and the next three (column)", size=12)
+    top, cell = 190, 26
+    for row in range(3, 9):
+        y = top + (row - 3) * cell
+        picture.text(MARGIN, y + 17, f"{1 << row} to {(2 << row) - 1}", size=12)
+        for column in range(8):
+            count = mid.tries().get((row, column), (0, 0))[0]
+            picture.box(MARGIN + 100 + column * cell, y, cell, cell, SKY if count else WHITE, str(count or ""), size=12)
+    picture.text(MARGIN + 100, top + 6 * cell + 18, "shaded: bit set in columns[row]; number: blocks", size=12)
+
+
+def trie_places(keys, row):
+    """Return where keys of one bin stand that were inserted in this order: {bits of the way down: key}."""
+    places = {}
+    for size, offset in keys:
+        bits = f"{size:032b}{offset:032b}"[32 - row + min(row, 3):]         # behind those that the bin shares
+        depth = next(depth for depth in range(len(bits)) if bits[:depth] not in places)
+        places[bits[:depth]] = size, offset
+    return places
+
+
+def mid_trie(picture, bin, places):
+    row, column = bin
+    low, high = (8 + column << row) >> 3, ((9 + column << row) >> 3) - 1
+    left, right, top = 400, WIDTH - MARGIN, 190
+    picture.text(left, 132, f"trie of the bin for {low} to {high} units", bold=True)
+    picture.text(left, 150, "a node is a free block: size @ offset; a link follows the", size=12)
+    picture.text(left, 166, "next bit of the key (size, offset), 0 left and 1 right", size=12)
+    spots = {}
+    for prefix in sorted(places, key=len):
+        middle = sum((1 if bit == "1" else -1) / 2 ** (2 + depth) for depth, bit in enumerate(prefix)) + 0.5
+        spots[prefix] = left + middle * (right - left), top + 24 + 58 * len(prefix)
+    for prefix, (x, y) in spots.items():
+        if prefix:
+            above = spots[prefix[:-1]]
+            picture.line((above[0], above[1] + 15), (x, y - 15), arrow=True)
+            beside = 7 if prefix[-1] == "1" else -14
+            picture.text((above[0] + x) / 2 + beside, (above[1] + y) / 2, prefix[-1], size=12)
+        size, offset = places[prefix]
+        picture.box(x - 36, y - 15, 72, 30, WHITE, f"{size} @ {offset}", size=12)
+
+
+# Slab
+
+def draw_slab():
+    size, wanted = 1280, 11
+    slabs = _testing.Slabs([size])
+    index = slabs.make(0, 0, wanted * size)
+    slots = [slabs.take(index, 1200) // size for _ in range(8)]
+    returned = [slots[2], slots[5], slots[1]]
+    for slot in returned:
+        slabs.give_back(index, slot)
+    slabs.check()
+    state = slabs.slab(index)
+    live = [slabs.is_live(index, slot) for slot in range(state["slots"])]
+    chain = [slabs.take(index, 1200) // size for _ in returned]
+    assert chain == returned[::-1]
+    return slab_picture(state, live, chain, size)
+
+
+def slab_picture(state, live, chain, size):
+    picture = Picture("A slab of eleven slots, its live bits and its chain of returned slots", 250)
+    width = (WIDTH - 2 * MARGIN) / state["slots"]
+    picture.legend(16, ((ORANGE, "used slot"), (WHITE, "returned slot"), ("url(#hatch)", "never handed out")))
+    for slot, is_live in enumerate(live):
+        x = MARGIN + slot * width
+        fill = ORANGE if is_live else WHITE if slot < state["fresh"] else "url(#hatch)"
+        picture.box(x, 46, width, 44, fill, str(slot) if slot < state["fresh"] else "")
+        picture.box(x, 112, width, 24, GREY if is_live else WHITE, str(int(is_live)), size=12)
+    picture.text(MARGIN, 152, "live: one bit per slot", size=12)
+    x = MARGIN + state["fresh"] * width
+    picture.line((x, 174), (x, 140), arrow=True)
+    picture.text(x + 6, 172, f"fresh = {state['fresh']}", size=12)
+    picture.text(MARGIN, 204, "free", bold=True)
+    for number, slot in enumerate(chain):
+        picture.line((MARGIN + 40 + number * 100, 200), (MARGIN + 78 + number * 100, 200), arrow=True)
+        picture.box(MARGIN + 80 + number * 100, 186, 60, 28, WHITE, f"slot {slot}", size=12)
+    x = MARGIN + 40 + len(chain) * 100
+    picture.line((x, 200), (x + 38, 200), arrow=True)
+    picture.text(x + 44, 204, "end: the last one returned is the first one reused", size=12)
+    fresh = state["slots"] - state["fresh"]
+    picture.text(MARGIN, 236, f"{state['used']} used + {len(chain)} on the chain + {fresh} fresh == "
+                              f"{state['slots']} slots of {size} bytes", size=12)
+    return picture
+
+
+# Pool
+
+def draw_pool():
+    picture = Picture("What holds the lock and what holds the GIL during an allocation", 330)
+    picture.legend(16, ((SKY, "lock held"), (GREY, "only the GIL held"), (WHITE, "neither")))
+    picture.text(20, 62, "Pool.alloc, the usual case", bold=True)
+    flow(picture, 74, (("arguments", GREY), ("pool_try_alloc", SKY), ("address", GREY)))
+    picture.text(20, 140, "on return the lock is free again; the GIL was never released", size=12)
+    picture.text(20, 182, "Pool.alloc, when another stream's frees are pending", bold=True)
+    flow(picture, 194, (("arguments", GREY), ("pool_try_alloc:\nWOULD_WAIT", SKY), ("release\nthe GIL", GREY),
+                        ("wait for\nthe stream", WHITE), ("pool_try_alloc", SKY), ("address", GREY)))
+    picture.text(20, 264, "the driver is called between two sections under the lock, never inside one", size=12)
+    picture.text(20, 302, "pool_alloc from C or Cython takes the same path without the GIL; both take the lock at most "
+                          "for the bookkeeping", size=12)
+    return picture
+
+
+def flow(picture, y, steps):
+    width, gap = 100, 22
+    for number, (label, fill) in enumerate(steps):
+        x = MARGIN + number * (width + gap)
+        picture.box(x, y, width, 46, fill, label, size=12)
+        if number:
+            picture.line((x - gap, y + 23), (x, y + 23), arrow=True)
+
+
+# Simulator
+
+def draw_simulator():
+    picture = Picture("One call of the simulated device, and the memory behind it", 300)
+    picture.text(20, 34, "a call", bold=True)
+    flow(picture, 46, (("take the\nlock", WHITE), ("write it\ninto the log", SKY), ("delay it,\nif asked", WHITE),
+                       ("fail it,\nif asked", ORANGE), ("carry it out", SKY), ("give the\nlock back", WHITE)))
+    picture.text(20, 122, "a delay is waited for without the lock; a failure leaves the device as it was", size=12)
+    picture.text(20, 164, "an allocation", bold=True)
+    x = MARGIN
+    for width, fill, label in ((90, "url(#hatch)", ""), (500, SKY, "host memory, paged in where it is touched"),
+                               (90, "url(#hatch)", "")):
+        picture.box(x, 178, width, 44, fill, label)
+        x += width
+    picture.text(MARGIN, 240, "guard page", size=12)
+    picture.text(MARGIN + 590, 240, "guard page", size=12)
+    picture.line((MARGIN + 90, 262), (MARGIN + 590, 262), both=True)
+    picture.text(MARGIN + 340, 282, "a page boundary, or base_alignment bytes past one, up to the size",
+                 anchor="middle", size=12)
+    return picture
+
+
+# Settings: the sweep's table
+
+def draw_settings():
+    """Draw what the default and the textbook setting need on each trace, from the table of the sweep."""
+    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")]
+            for line in (DOCS / "internals" / "sweep.md").read_text().splitlines() if line.startswith("|")]
+    names = rows[0][6:16]
+    remarked = {row[-1]: [float(cell) for cell in row[6:16]] for row in rows if row[-1] in ("default", "textbook")}
+    picture = Picture("Capacity needed over peak live, by default and with the textbook setting",
+                      92 + 30 * len(names))
+    left, right = 210, WIDTH - 60
+    top = max(remarked["textbook"] + [1.4])
+
+    def x_of(ratio):
+        return left + (ratio - 1) / (top - 1) * (right - left)
+
+    picture.dot(MARGIN + 7, 23, 6, BLUE)
+    picture.text(MARGIN + 20, 27.5, "default", size=12)
+    picture.box(MARGIN + 85, 17, 12, 12, ORANGE)
+    picture.text(MARGIN + 104, 27.5, 'textbook: mid_max="1MiB"', size=12)
+    for number, name in enumerate(names):
+        y = 62 + 30 * number
+        picture.text(left - 14, y + 4, name, anchor="end", size=12)
+        default, textbook = remarked["default"][number], remarked["textbook"][number]
+        picture.line((x_of(min(default, textbook)), y), (x_of(max(default, textbook)), y), colour=FAINT)
+        picture.box(x_of(textbook) - 6, y - 6, 12, 12, ORANGE)
+        picture.dot(x_of(default), y, 6, BLUE)
+        picture.text(x_of(max(default, textbook)) + 12, y + 4, f"{textbook:.3f}", size=11, fill=FAINT)
+    settings_axis(picture, left, 62 + 30 * len(names) - 8, x_of, top)
+    return picture
+
+
+def settings_axis(picture, left, bottom, x_of, top):
+    picture.line((left, 46), (left, bottom))
+    picture.line((left, bottom), (x_of(top), bottom))
+    for half in range(2, int(2 * top) + 1):
+        x = x_of(half / 2)
+        picture.line((x, bottom), (x, bottom + 5))
+        picture.text(x, bottom + 20, f"{half / 2:.1f}", anchor="middle", size=12)
+
+
+FIGURES = {
+    "layers": draw_layers, "driver": draw_driver, "segment": draw_segment, "buddy": draw_buddy, "mid": draw_mid,
+    "slab": draw_slab, "pool": draw_pool, "simulator": draw_simulator, "settings": draw_settings,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Draw the figures of the documentation.")
+    parser.add_argument("--out", type=Path, default=DOCS / "images", help="folder (default: docs/images)")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    for name, draw in FIGURES.items():
+        draw().save(out / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

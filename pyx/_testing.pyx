@@ -1,0 +1,551 @@
+"""The nogil layer as Python classes, for the tests and the benchmarks.
+
+Each class wraps one structure and does nothing but convert arguments and results: what the structures forbid is
+forbidden here too, and is not checked. NO_BLOCK, NO_MID, NO_SLAB and NO_SLOT become None. The loop at the end runs
+without the GIL.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from cuda_pool._api cimport Pool
+from cuda_pool._buddy cimport (
+    BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free, buddy_free_above,
+    buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release, buddy_t)
+from cuda_pool._gate cimport status_raise
+from cuda_pool._mid cimport (
+    MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_destroy, mid_edge,
+    mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_t, mid_take)
+from cuda_pool._pool cimport (
+    pool_alloc, pool_check, pool_free, pool_free_async, pool_get_stats, pool_size_of, pool_stats_t, pool_t)
+from cuda_pool._segment cimport (
+    TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
+    segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)
+from cuda_pool._slab cimport (
+    NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
+    slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_t, slabs_unmake,
+    slabs_wanted, slot_is_live)
+from cuda_pool._status cimport (
+    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+
+MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
+SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full"}
+TIERS = {TIER_SLAB: "slab", TIER_MID: "mid", TIER_BUDDY: "buddy"}
+FAULTS = {STATUS_INTERIOR_POINTER: "interior", STATUS_FREED_POINTER: "freed"}
+
+
+cdef class Buddy:
+    """A ``buddy_t`` of `size` units."""
+
+    cdef buddy_t buddy
+
+    def __cinit__(self, uint32_t size):
+        if not buddy_init(&self.buddy, size):
+            raise MemoryError
+
+    def __dealloc__(self):
+        buddy_destroy(&self.buddy)
+
+    @property
+    def size(self):
+        return self.buddy.size
+
+    @property
+    def used(self):
+        return self.buddy.used
+
+    @property
+    def metadata(self):
+        return buddy_metadata(&self.buddy)
+
+    def alloc(self, uint32_t units, int order=0):
+        return or_none(buddy_alloc(&self.buddy, units, order), NO_BLOCK)
+
+    def free(self, uint32_t block, uint32_t units):
+        buddy_free(&self.buddy, block, units)
+
+    def hold(self, uint32_t block, uint32_t units, uint32_t slack):
+        buddy_hold(&self.buddy, block, units, slack)
+
+    def release(self, uint32_t block):
+        buddy_release(&self.buddy, block)
+
+    def held(self, uint32_t block):
+        """Return (units, slack) of a held run."""
+        return self.buddy.entry[block].live.units, self.buddy.entry[block].live.slack
+
+    def claim(self, uint32_t block, uint32_t units):
+        return bool(buddy_claim(&self.buddy, block, units))
+
+    def free_below(self, uint32_t end):
+        return buddy_free_below(&self.buddy, end)
+
+    def free_above(self, uint32_t start):
+        return buddy_free_above(&self.buddy, start)
+
+    def largest(self):
+        return buddy_largest(&self.buddy)
+
+    def free_blocks(self):
+        """Return (block, order) of every free block, each list from its head on."""
+        return [(block, order) for order in range(BUDDY_ORDERS) for block in self.free_list(order)]
+
+    def free_list(self, int order):
+        cdef uint32_t block = self.buddy.free_list[order]
+        blocks = []
+        while block != NO_BLOCK:
+            blocks.append(block)
+            block = self.buddy.entry[block].free.next
+        return blocks
+
+    def check(self):
+        assert_valid(buddy_check(&self.buddy))
+
+
+cdef class Mid:
+    """A ``mid_t`` that owns [start, end); blocks are named by the index of their record."""
+
+    cdef mid_t mid
+
+    def __cinit__(self, uint32_t start, uint32_t end, bint good_fit=False):
+        if not mid_init(&self.mid, start, end):
+            raise MemoryError
+        self.mid.good_fit = good_fit
+
+    def __dealloc__(self):
+        mid_destroy(&self.mid)
+
+    @property
+    def start(self):
+        return self.mid.start
+
+    @property
+    def end(self):
+        return self.mid.end
+
+    @property
+    def used(self):
+        return self.mid.used
+
+    @property
+    def records(self):
+        """Records ever used, record 0 included."""
+        return self.mid.made
+
+    def reserve(self, uint32_t records):
+        if not mid_reserve(&self.mid, records):
+            raise MemoryError
+
+    def find(self, uint32_t size, int align=0, uint32_t bias=0):
+        return or_none(mid_find(&self.mid, size, align, bias), NO_MID)
+
+    def take(self, uint32_t found, uint32_t size, int align=0, uint32_t bias=0, state="used"):
+        """Reserve two records, then ``mid_take``."""
+        self.reserve(2)
+        return mid_take(&self.mid, found, size, align, bias, key_of(MID_STATES, state))
+
+    def free(self, uint32_t index):
+        mid_free(&self.mid, index)
+
+    def extend(self, uint32_t size):
+        """Reserve one record, then ``mid_extend``."""
+        self.reserve(1)
+        mid_extend(&self.mid, size)
+
+    def edge(self):
+        return mid_edge(&self.mid)
+
+    def shrink(self, uint32_t size):
+        mid_shrink(&self.mid, size)
+
+    def largest(self):
+        return mid_largest(&self.mid)
+
+    def block(self, uint32_t index):
+        """Return (offset, size, state) of a block."""
+        cdef const mid_block_t* block = &self.mid.block[index]
+        return block.offset, block.size, MID_STATES[block.state]
+
+    def blocks(self):
+        """Return the index of every block, from `start` up."""
+        cdef uint32_t index = self.mid.first
+        found = []
+        while index != NO_MID:
+            found.append(index)
+            index = self.mid.block[index].after
+        return found
+
+    def tries(self):
+        """Return, for every trie that is not empty, the number of its blocks and its greatest depth."""
+        found = {}
+        for row in range(MID_ROWS):
+            for column in range(MID_COLUMNS):
+                if self.mid.root[row][column] != NO_MID:
+                    found[row, column] = self.trie(self.mid.root[row][column])
+        return found
+
+    def trie(self, uint32_t root):
+        cdef const mid_block_t* block
+        blocks, deepest, todo = 0, 0, [(root, 1)]
+        while todo:
+            index, depth = todo.pop()
+            block = &self.mid.block[<uint32_t>index]
+            blocks, deepest = blocks + 1, max(deepest, depth)
+            todo += [(child, depth + 1) for child in (block.role.node.child[0], block.role.node.child[1])
+                     if child != NO_MID]
+        return blocks, deepest
+
+    def check(self):
+        assert_valid(mid_check(&self.mid))
+
+
+cdef class Slabs:
+    """A ``slabs_t`` with the slot sizes `sizes`; slabs are named by the index of their record."""
+
+    cdef slabs_t slabs
+
+    def __cinit__(self, sizes, bint colouring=False):
+        cdef size_t* plain = plain_sizes(sizes)
+        cdef int made = slabs_init(&self.slabs, plain, len(sizes), colouring)
+        free(plain)
+        if not made:
+            raise MemoryError
+
+    def __dealloc__(self):
+        slabs_destroy(&self.slabs)
+
+    @property
+    def max(self):
+        return self.slabs.max
+
+    def size_class(self, size_t nbytes, size_t alignment=1):
+        return or_none(slabs_class(&self.slabs, nbytes, alignment), -1)
+
+    def wanted(self, int size_class):
+        return slabs_wanted(&self.slabs, size_class)
+
+    def available(self, int size_class):
+        return or_none(slabs_available(&self.slabs.size_class[size_class]), NO_SLAB)
+
+    def make(self, int size_class, size_t offset, size_t nbytes, uint32_t block=0):
+        cdef uint32_t index = slabs_make(&self.slabs, size_class, offset, nbytes, block)
+        if index == NO_SLAB:
+            raise MemoryError
+        return index
+
+    def unmake(self, uint32_t index):
+        slabs_unmake(&self.slabs, index)
+
+    def take(self, uint32_t index, size_t nbytes):
+        return slab_take(&self.slabs, index, nbytes)
+
+    def slot(self, uint32_t index, size_t offset):
+        return or_none(slab_slot(&self.slabs, index, offset), NO_SLOT)
+
+    def is_live(self, uint32_t index, uint32_t slot):
+        return bool(slot_is_live(&self.slabs.slab[index], slot))
+
+    def requested(self, uint32_t index, uint32_t slot):
+        return self.slabs.slab[index].slot[slot]
+
+    def give_back(self, uint32_t index, uint32_t slot):
+        return bool(slab_return(&self.slabs, index, slot))
+
+    def slab(self, uint32_t index):
+        """Return the fields of a slab as a dict."""
+        cdef const slab_t* slab = &self.slabs.slab[index]
+        return {"offset": slab.offset, "bytes": slab.bytes, "size_class": slab.size_class, "slots": slab.slots,
+                "used": slab.used, "fresh": slab.fresh, "block": slab.block, "colour": slab.colour}
+
+    def lists(self, int size_class):
+        """Return the slabs of a class, by the list that they are on, each from its head on; the empty one apart."""
+        cdef uint32_t index
+        found = {"partial": [], "full": [], "empty": []}
+        for state in range(SLAB_LISTS):
+            index = self.slabs.size_class[size_class].head[state]
+            while index != NO_SLAB:
+                name = SLAB_STATES[state] if self.slabs.slab[index].used else "empty"
+                found[name].append(index)
+                index = self.slabs.slab[index].next
+        return found
+
+    def slots_used(self, int size_class):
+        return self.slabs.size_class[size_class].slots_used
+
+    def check(self):
+        assert_valid(slabs_check(&self.slabs))
+
+
+cdef class Segment:
+    """A ``segment_t`` over [address, address + size) that is never touched, with the given ``Settings``."""
+
+    cdef segment_t segment
+
+    def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False):
+        cdef settings_t plain
+        cdef size_t* sizes = plain_sizes(settings.size_classes)
+        plain.mid_max = min(settings.mid_max, 1 << 62)
+        plain.min_block = settings.min_block
+        plain.growth_step = settings.growth_step
+        plain.granule = settings.granule
+        plain.size_classes = sizes
+        plain.classes = len(settings.size_classes)
+        plain.colouring = colouring
+        plain.good_fit = good_fit
+        cdef int made = segment_init(&self.segment, address, size, &plain)
+        free(sizes)
+        if not made:
+            raise MemoryError
+
+    def __dealloc__(self):
+        segment_destroy(&self.segment)
+
+    @property
+    def size(self):
+        return self.segment.size
+
+    @property
+    def metadata(self):
+        return segment_metadata(&self.segment)
+
+    @property
+    def boundary(self):
+        """First byte of the mid tier."""
+        return <size_t>self.segment.mid.start * 256
+
+    def alloc(self, size_t nbytes, size_t alignment=256):
+        """Return (offset, used bytes), or None."""
+        cdef size_t offset = 0, used = 0
+        cdef int status = segment_alloc(&self.segment, nbytes, alignment, &offset, &used)
+        if status == STATUS_HOST_MEMORY:
+            raise MemoryError
+        return (offset, used) if status == STATUS_OK else None
+
+    def find(self, size_t offset):
+        """Return (tier, used, requested) of the live block at an offset, or "interior" or "freed"."""
+        cdef place_t place
+        cdef int status = segment_find(&self.segment, offset, &place)
+        return FAULTS[status] if status != STATUS_OK else (TIERS[place.tier], place.used, place.requested)
+
+    def free(self, size_t offset):
+        cdef place_t place
+        if segment_find(&self.segment, offset, &place) != STATUS_OK:
+            raise KeyError(offset)
+        segment_free(&self.segment, &place)
+
+    def largest_free(self):
+        return segment_largest_free(&self.segment)
+
+    def tier(self, str name):
+        """Return (blocks, used, requested) of a tier."""
+        tier = key_of(TIERS, name)
+        return (self.segment.tier[<int>tier].blocks, self.segment.tier[<int>tier].used,
+                self.segment.tier[<int>tier].requested)
+
+    def check(self):
+        assert_valid(segment_check(&self.segment))
+
+
+cdef object or_none(long long value, long long none):
+    return None if value == none else value
+
+
+cdef object key_of(dict names, object name):
+    for key, value in names.items():
+        if value == name:
+            return key
+    raise KeyError(name)
+
+
+cdef int assert_valid(const char* broken) except -1:
+    if broken != NULL:
+        raise AssertionError(broken.decode())
+    return 0
+
+
+cdef size_t* plain_sizes(object sizes) except NULL:
+    cdef size_t* plain = <size_t*>malloc((len(sizes) + 1) * sizeof(size_t))
+    cdef int index
+    if plain == NULL:
+        raise MemoryError
+    for index, size in enumerate(sizes):
+        plain[index] = size
+    return plain
+
+
+# Random load without the GIL
+
+ctypedef struct slot_t:
+    unsigned char* ptr
+    size_t nbytes
+    unsigned char value
+
+# requested == sum of nbytes over the table.
+ctypedef struct load_t:
+    pool_t* pool
+    slot_t* table
+    size_t slots
+    uint64_t random
+    size_t smallest
+    int doublings                   # sizes go from `smallest` to smallest << doublings, log-uniform
+    bint fill                       # write and verify each block: simulated memory only
+    bint alone                      # no one else uses the pool
+    size_t requested
+    size_t requested_high
+    size_t allocs
+    size_t frees
+    size_t refused                  # allocations for which there was no memory
+    const char* broken
+    int status                      # the first that is neither 0 nor out of memory
+
+
+def churn(Pool pool not None, size_t operations, size_t slots, size_t smallest, int doublings, uint64_t seed,
+          size_t check_every=10_000, bint fill=False, bint alone=True, bint drain=True):
+    """Allocate and free at random, and compare the pool's counters with a sum of its own; the GIL is released.
+
+    Parameters
+    ----------
+    operations : int
+        Allocations and frees together.
+    slots : int
+        Table of live blocks. A random slot is freed if it is taken, else filled.
+    smallest, doublings : int
+        Sizes go from `smallest` to ``smallest << doublings`` bytes, log-uniform.
+    seed : int
+        Start of the random sequence; the same seed gives the same one.
+    check_every : int
+        Operations from one ``pool_check`` to the next.
+    fill : bool
+        Write a pattern into every block and verify it at its free. The memory must be the host's.
+    alone : bool
+        Nobody else uses the pool, so that its counters must be equal to the load's.
+    drain : bool
+        Free what is live at the end.
+
+    Returns
+    -------
+    dict
+        allocs, frees, refused; requested and requested_high in bytes.
+
+    Raises
+    ------
+    AssertionError
+        An invariant does not hold, or memory was overwritten.
+    """
+    cdef load_t load
+    memset(&load, 0, sizeof(load))
+    load.pool = pool.handle
+    load.slots = slots
+    load.random = seed * 2 + 1
+    load.smallest = smallest
+    load.doublings = doublings
+    load.fill = fill
+    load.alone = alone
+    load.table = <slot_t*>calloc(slots, sizeof(slot_t))
+    if load.table == NULL:
+        raise MemoryError
+    with nogil:
+        load_run(&load, operations, check_every)
+        if drain:
+            load_drain(&load)
+    free(load.table)
+    assert_valid(load.broken)
+    status_raise(pool.handle, load.status, 0, 0)
+    return {"allocs": load.allocs, "frees": load.frees, "refused": load.refused, "requested": load.requested,
+            "requested_high": load.requested_high}
+
+
+cdef void load_run(load_t* load, size_t operations, size_t check_every) noexcept nogil:
+    cdef size_t done
+    for done in range(1, operations + 1):
+        load_step(load, &load.table[random_next(load) % load.slots])
+        if load.broken == NULL and done % check_every == 0:
+            load.broken = pool_check(load.pool)
+        if load.broken != NULL or load.status != STATUS_OK:
+            return
+
+
+cdef void load_drain(load_t* load) noexcept nogil:
+    cdef size_t slot
+    for slot in range(load.slots):
+        if load.table[slot].ptr != NULL:
+            load_free(load, &load.table[slot])
+    if load.broken == NULL:
+        load.broken = pool_check(load.pool)
+
+
+cdef void load_step(load_t* load, slot_t* slot) noexcept nogil:
+    if slot.ptr != NULL:
+        load_free(load, slot)
+    else:
+        load_alloc(load, slot)
+    if load.broken == NULL:
+        load.broken = load_check(load)
+
+
+cdef void load_alloc(load_t* load, slot_t* slot) noexcept nogil:
+    cdef void* ptr = NULL
+    cdef uint64_t random = random_next(load)
+    cdef size_t nbytes = load.smallest << (random % <uint64_t>load.doublings if load.doublings else 0)
+    if load.doublings:
+        nbytes += (random >> 8) % nbytes
+    cdef int status = pool_alloc(load.pool, nbytes, 256, NULL, &ptr)
+    if status == STATUS_OUT_OF_MEMORY:
+        load.refused += 1
+        return
+    if status != STATUS_OK:
+        load.status = status
+        return
+    slot.ptr = <unsigned char*>ptr
+    slot.nbytes = nbytes
+    slot.value = <unsigned char>(random >> 56)
+    load.allocs += 1
+    load.requested += nbytes
+    load.requested_high = max(load.requested_high, load.requested)
+    if load.fill:
+        memset(ptr, slot.value, nbytes)
+
+
+cdef void load_free(load_t* load, slot_t* slot) noexcept nogil:
+    cdef size_t requested = 0, used = 0
+    cdef int status = pool_size_of(load.pool, slot.ptr, &requested, &used)
+    if load.fill and not is_filled(slot):
+        load.broken = b"load: a block was overwritten"
+    if status == STATUS_OK and (requested != slot.nbytes or used < requested):
+        load.broken = b"load: size_of differs from what was asked for"
+    if status == STATUS_OK:
+        status = pool_free(load.pool, slot.ptr)
+    if status != STATUS_OK:
+        load.status = status
+    slot.ptr = NULL
+    load.frees += 1
+    load.requested -= slot.nbytes
+
+
+cdef bint is_filled(const slot_t* slot) noexcept nogil:
+    cdef size_t at
+    cdef unsigned char differs = 0
+    for at in range(slot.nbytes):
+        differs |= slot.ptr[at] ^ slot.value
+    return differs == 0
+
+
+cdef const char* load_check(const load_t* load) noexcept nogil:
+    """Compare the pool's counters with the load's; read without the lock, so for a load that is alone."""
+    cdef const pool_t* pool = load.pool
+    if not load.alone:
+        return NULL
+    if pool.requested != load.requested or pool.alloc_count - pool.free_count != load.allocs - load.frees:
+        return b"load: the pool's counters differ from the sum of the live blocks"
+    if not pool.requested <= pool.used <= pool.used_high <= pool.reserved:
+        return b"load: not requested <= used <= used_high <= reserved"
+    return NULL
+
+
+cdef inline uint64_t random_next(load_t* load) noexcept nogil:
+    """Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2016: xorshift64*."""
+    load.random ^= load.random >> 12
+    load.random ^= load.random << 25
+    load.random ^= load.random >> 27
+    return load.random * <uint64_t>0x2545F4914F6CDD1D

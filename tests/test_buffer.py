@@ -1,0 +1,370 @@
+"""Buffers: owning a block, and lending it to arrays."""
+
+import ctypes
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import cuda_pool as cp
+
+KDL_CPU, KDL_CUDA = 1, 2
+
+
+class Pool(cp.Pool):
+    """A pool that can sit in a reference cycle."""
+
+
+@pytest.fixture
+def simulated(make_device):
+    return make_device("64MiB")
+
+
+@pytest.fixture
+def pool(simulated):
+    made = cp.Pool("1MiB", device=simulated)
+    yield made
+    made.check()
+    made.close()
+
+
+class Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class ManagedVersioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+
+
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+capsule_rename = ctypes.pythonapi.PyCapsule_SetName
+capsule_rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+KINDS = {b"dltensor": (None, Managed), b"dltensor_versioned": ((1, 0), ManagedVersioned)}
+
+
+def consume(capsule, name, kind):
+    """Do what a consumer does: take the tensor over, and call its deleter in the end."""
+    managed = kind.from_address(capsule_pointer(capsule, name))
+    capsule_rename(capsule, b"used_" + name)
+    return managed, lambda: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(ctypes.addressof(managed))
+
+
+# Owning
+
+def test_attributes(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        buffer = pool.buffer("3KiB")
+        assert buffer.nbytes == len(buffer) == 3072 and not buffer.freed
+        assert pool.owns(buffer.ptr) and pool.size_of(buffer.ptr) == 3072
+        assert "3.00 KiB" in repr(buffer) and hex(buffer.ptr) in repr(buffer)
+
+
+def test_free(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        buffer = pool.buffer(1000)
+        address = buffer.ptr
+        buffer.free()
+        assert buffer.freed and not pool.owns(address) and "freed" in repr(buffer)
+        buffer.free()
+        assert pool.stats().free_count == 1
+        for use in (lambda: buffer.ptr, lambda: buffer.__cuda_array_interface__, buffer.__dlpack__, buffer.__enter__):
+            with pytest.raises(cp.InvalidPointerError, match="the buffer is freed"):
+                use()
+
+
+def test_a_second_free_does_not_touch_the_next_owner(pool):
+    buffer = pool.buffer(1000)
+    buffer.free()
+    other = pool.buffer(1000)
+    buffer.free()
+    del buffer
+    assert pool.owns(other.ptr)
+
+
+def test_with_block(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        with pool.buffer(1000) as buffer:
+            address = buffer.ptr
+            device.memset(address, 5, 1000)
+            assert device.read(address, 1000) == b"\5" * 1000
+        assert buffer.freed and not pool.owns(address)
+        with pytest.raises(KeyError), pool.buffer(1000) as buffer:
+            raise KeyError
+        assert buffer.freed and pool.stats().used == 0
+
+
+def test_a_dropped_buffer_gives_its_block_back(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        for _ in range(100):
+            pool.buffer("900KiB")
+        assert pool.stats().used == 0
+
+
+def test_a_block_freed_behind_the_back_of_its_buffer(pool):
+    buffer = pool.buffer(1000)
+    pool.free(buffer.ptr)
+    with pytest.raises(cp.InvalidPointerError, match="already freed"):
+        buffer.ptr
+    with pytest.raises(cp.InvalidPointerError, match="already freed"):
+        buffer.free()
+    del buffer
+    pool.check()
+
+
+def test_empty(pool):
+    buffer = pool.buffer(0)
+    assert (buffer.ptr, buffer.nbytes, pool.stats().alloc_count) == (0, 0, 0)
+    assert buffer.__cuda_array_interface__["data"] == (0, False)
+    assert np.from_dlpack(buffer).shape == (0,)
+    buffer.free()
+    assert buffer.freed and pool.stats().free_count == 0
+
+
+def test_goes_back_in_the_order_of_its_stream(simulated):
+    pool = cp.Pool("1MiB", device=simulated)
+    buffer = pool.buffer(1000, 5)
+    buffer.free()
+    simulated.clear_log()
+    pool.alloc(1000, 5)
+    assert simulated.calls["cudaStreamSynchronize"] == 0
+    pool.alloc(1000, 6)
+    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == [5]
+
+
+def test_a_free_that_fails_can_be_tried_again(simulated):
+    pool = cp.Pool("1MiB", device=simulated, scrub=True)
+    buffer = pool.buffer(1000)
+    simulated.fail("cudaMemsetAsync", code="cudaErrorIllegalAddress")
+    with pytest.raises(cp.CudaError):
+        buffer.free()
+    assert not buffer.freed and pool.owns(buffer.ptr)
+    buffer.free()
+    assert buffer.freed and pool.stats().used == 0
+
+
+def test_two_threads_free_one_buffer(simulated):
+    """While the first waits for the driver, the second finds the buffer freed."""
+    pool = cp.Pool("1MiB", device=simulated, scrub=True)
+    simulated.delay("cudaMemsetAsync", 0.2)
+    buffer = pool.buffer(1000)
+    threads = [threading.Thread(target=buffer.free) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert buffer.freed and pool.stats().free_count == 1
+    pool.check()
+
+
+def test_out_of_memory_makes_no_buffer(pool):
+    with pytest.raises(cp.OutOfMemoryError):
+        pool.buffer("2MiB")
+    assert pool.stats().used == 0
+
+
+def test_buffers_are_made_by_pools():
+    for buffer in (cp.Buffer(), cp.Buffer.__new__(cp.Buffer)):
+        for use in (lambda: buffer.ptr, lambda: buffer.__dlpack__(stream=5), lambda: buffer.__cuda_array_interface__,
+                    lambda: buffer.__enter__()):
+            with pytest.raises(cp.InvalidPointerError, match="not made by Pool.buffer"):
+                use()
+        buffer.free()
+
+
+# The pool's end
+
+def test_closed_pool(simulated):
+    pool = cp.Pool("1MiB", device=simulated)
+    buffer, array = pool.buffer(1000), np.from_dlpack(other := pool.buffer(1000))
+    pool.close()
+    with pytest.raises(cp.InvalidPointerError, match="closed"):
+        buffer.ptr
+    with pytest.raises(cp.InvalidPointerError, match="closed"):
+        buffer.__dlpack__()
+    buffer.free()
+    assert buffer.freed
+    del array, other, buffer
+    assert simulated.calls["cudaFree"] == 1
+
+
+def test_a_buffer_keeps_its_pool_open(simulated):
+    pool = cp.Pool("1MiB", device=simulated)
+    buffer = pool.buffer(1000)
+    gone = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert gone() is not None
+    simulated.write(buffer.ptr, b"x" * 1000)
+    del buffer
+    gc.collect()
+    assert gone() is None and simulated.live == {}
+
+
+# __cuda_array_interface__
+
+@pytest.mark.parametrize("stream, shown", [(0, 1), (1, 1), (2, 2), (77, 77)])
+def test_cuda_array_interface(pool, stream, shown):
+    buffer = pool.buffer(1000, stream)
+    assert buffer.__cuda_array_interface__ == {
+        "shape": (1000,), "typestr": "|u1", "strides": None, "version": 3, "data": (buffer.ptr, False),
+        "stream": shown}
+
+
+# DLPack
+
+def test_numpy_sees_the_bytes(pool, simulated):
+    buffer = pool.buffer(1000)
+    array = np.from_dlpack(buffer)
+    assert array.dtype == np.uint8 and array.shape == (1000,) and array.ctypes.data == buffer.ptr
+    simulated.memset(buffer.ptr, 7, 1000)
+    assert (array == 7).all()
+    array[3] = 9
+    assert simulated.read(buffer.ptr, 5) == bytes([7, 7, 7, 9, 7])
+
+
+def test_an_array_keeps_the_block(pool):
+    buffer = pool.buffer(1000)
+    address = buffer.ptr
+    array = np.from_dlpack(buffer)
+    view = array[10:20]
+    del buffer, array
+    gc.collect()
+    assert pool.owns(address)
+    view[:] = 1
+    del view
+    gc.collect()
+    assert not pool.owns(address)
+
+
+def test_device(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        expected = (KDL_CPU, 0) if device.is_simulated else (KDL_CUDA, device.ordinal)
+        assert pool.buffer(10).__dlpack_device__() == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_capsule(device, name):
+    version, kind = KINDS[name]
+    with cp.Pool("1MiB", device=device) as pool:
+        buffer = pool.buffer(1000)
+        address, expected = buffer.ptr, buffer.__dlpack_device__()
+        capsule = buffer.__dlpack__(max_version=version)
+        del buffer
+        managed, finish = consume(capsule, name, kind)
+        tensor = managed.tensor
+        assert (tensor.data, tensor.ndim, tensor.shape[0], tensor.strides[0], tensor.byte_offset) == (
+            address, 1, 1000, 1, 0)
+        assert (tensor.device_type, tensor.device_id) == expected
+        assert (tensor.code, tensor.bits, tensor.lanes) == (1, 8, 1)
+        if version:
+            assert (managed.major, managed.minor, managed.flags) == (1, 0, 0)
+        del capsule
+        gc.collect()
+        assert pool.owns(address)
+        finish()
+        assert not pool.owns(address)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_capsule_that_nobody_consumes(pool, name):
+    buffer = pool.buffer(1000)
+    address, capsule = buffer.ptr, buffer.__dlpack__(max_version=KINDS[name][0])
+    del buffer
+    assert pool.owns(address) and name.decode() in repr(capsule)
+    del capsule
+    assert not pool.owns(address)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_deleter_called_by_a_thread_without_the_gil(pool, name):
+    version, kind = KINDS[name]
+    buffer = pool.buffer(1000)
+    address = buffer.ptr
+    _, finish = consume(buffer.__dlpack__(max_version=version), name, kind)
+    del buffer
+    thread = threading.Thread(target=finish)        # ctypes releases the GIL around the call
+    thread.start()
+    thread.join()
+    assert not pool.owns(address)
+
+
+@pytest.mark.parametrize("version, name", [(None, "dltensor"), ((0, 8), "dltensor"), ((1, 0), "dltensor_versioned"),
+                                           ((1, 3), "dltensor_versioned"), ((2, 0), "dltensor_versioned")])
+def test_version(pool, version, name):
+    assert f'"{name}"' in repr(pool.buffer(1).__dlpack__(max_version=version))
+
+
+def test_what_it_does_not_export(pool):
+    buffer = pool.buffer(10)
+    with pytest.raises(BufferError, match="cannot be exported to"):
+        buffer.__dlpack__(dl_device=(99, 0))
+    with pytest.raises(BufferError, match="copy"):
+        buffer.__dlpack__(copy=True)
+    buffer.__dlpack__(dl_device=buffer.__dlpack_device__(), copy=False)
+    with pytest.raises(TypeError, match="a stream is"):
+        buffer.__dlpack__(stream="5")
+
+
+@pytest.mark.parametrize("own, consumer, waited", [
+    (0, None, []), (1, None, []), (0, 1, []), (0, 0, []), (5, 5, []), (5, -1, []), (0, -1, []), (5, None, [5]),
+    (5, 1, [5]), (0, 5, [0]), (2, 1, [2]), (5, 6, [5])])
+def test_stream_of_the_consumer(pool, simulated, own, consumer, waited):
+    """The consumer's stream comes after the buffer's; None is the legacy default stream."""
+    buffer = pool.buffer(10, own)
+    simulated.clear_log()
+    buffer.__dlpack__(stream=consumer)
+    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == waited
+
+
+def test_a_wait_that_fails_exports_nothing(pool, simulated):
+    buffer = pool.buffer(10, 5)
+    address = buffer.ptr
+    simulated.fail("cudaStreamSynchronize", code="cudaErrorIllegalAddress")
+    with pytest.raises(cp.CudaError):
+        buffer.__dlpack__(stream=1)
+    assert pool.owns(address)
+    del buffer
+    assert not pool.owns(address)
+
+
+# Cycles
+
+def test_a_pool_in_a_cycle(simulated):
+    pool = Pool("1MiB", device=simulated)
+    pool.itself, pool.buffers = pool, [pool.buffer(1000) for _ in range(10)]
+    gone = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert gone() is None and simulated.calls["cudaFree"] == 1 and simulated.live == {}
+
+
+def test_an_array_in_a_cycle(simulated):
+    pool = Pool("1MiB", device=simulated)
+    pool.array = np.from_dlpack(pool.buffer(1000))
+    pool.capsules = [pool.buffer(10).__dlpack__(), pool.buffer(10).__dlpack__(max_version=(1, 0))]
+    gone = weakref.ref(pool)
+    del pool
+    gc.collect()
+    # numpy's arrays and capsules take no part in the search for cycles: the cycle stays, its memory too.
+    assert gone() is not None
+    gone().array = gone().capsules = None
+    gc.collect()
+    assert gone() is None and simulated.live == {}

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Run the tests in a build with address and undefined-behaviour sanitizers.
+#
+#   tools/sanitize.sh [PYTEST ARGUMENT ...]
+#
+# The first error ends the process with a report. CPython keeps memory until the process ends, so leaks are not looked
+# for here; tools/valgrind.sh does. Left out are the tests that compile and the one that wants a figure for malloc.
+. "$(dirname "$0")/common.sh"
+
+copy_tree
+say "build"
+make_venv sanitize
+
+say "tests"
+cd "$tree"
+export PYTHONMALLOC=malloc
+# malloc is timed on traces that allocate hundreds of GiB in all: here it refuses the large blocks, else the sanitizer
+# would mark every byte of them. Reports go to files, as pytest holds what the process writes when it ends.
+export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1:max_allocation_size_mb=64
+export ASAN_OPTIONS=$ASAN_OPTIONS:log_path=$work/report
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:log_path=$work/report
+export CI=true         # Hypothesis: no deadlines
+failed=0
+LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+    "$venv/bin/python" -X faulthandler "$venv/bin/pytest" -q -p no:cacheprovider -m "not gpu" \
+    --ignore=tests/test_build.py --deselect=tests/test_cli.py::test_replay_as_json "$@" || failed=$?
+
+for report in "$work"/report.*; do
+    if [ -s "$report" ]; then cat "$report"; failed=1; fi
+done
+exit $failed
