@@ -14,7 +14,6 @@ _Size: TypeAlias = SupportsIndex | str
 _Stream: TypeAlias = SupportsIndex | _CudaStream
 
 ALIGNMENT: int
-CAPACITY_MAX: int
 SUPPORTED: dict[str, tuple[str | None, ...]]
 
 class Pool:

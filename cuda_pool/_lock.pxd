@@ -1,4 +1,4 @@
-"""A spinlock that yields: its critical sections are shorter than a system call."""
+"""A spinlock that yields: its critical sections are shorter than a system call, those of check() excepted."""
 
 cdef extern from * nogil:
     """

@@ -8,6 +8,7 @@ cdef enum:
     MID_UNIT = 256                  # bytes
     MID_ROWS = 32                   # bins: log2(size), then three more bits of it
     MID_COLUMNS = 8
+    MID_CANDIDATES = 16
 
 ctypedef int mid_state_t
 
@@ -61,13 +62,16 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil      
 cdef void mid_destroy(mid_t* mid) noexcept nogil
 cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil               # 0 when the host has no memory
 
-# A free block of at least `size` units that can hold a multiple of 1 << `align` (units, counted from -bias), or NO_MID.
+# A free block that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or NO_MID. With
+# align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it anyhow.
 cdef uint32_t mid_find(const mid_t* mid, uint32_t size, int align, uint32_t bias) noexcept nogil
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
-cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias, mid_state_t state) noexcept nogil
+cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
+                       mid_state_t state) noexcept nogil
 cdef void mid_free(mid_t* mid, uint32_t index) noexcept nogil
 
-cdef int mid_extend(mid_t* mid, uint32_t size) noexcept nogil       # grow by `size` units below start; needs one record
+# Grow by `size` units below start. Needs one reserved record.
+cdef void mid_extend(mid_t* mid, uint32_t size) noexcept nogil
 cdef uint32_t mid_edge(const mid_t* mid) noexcept nogil             # free units at start
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
 cdef uint32_t mid_largest(const mid_t* mid) noexcept nogil

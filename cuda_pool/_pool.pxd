@@ -16,6 +16,7 @@ cdef enum:                      # upstream_t
     UPSTREAM_MEM_GET_INFO
     UPSTREAM_MEMSET
     UPSTREAM_SYNCHRONIZE
+    UPSTREAM_DEVICE_SYNCHRONIZE
     UPSTREAM_CALLS
 
 # Bytes, or counts where the name says so.
@@ -36,13 +37,20 @@ ctypedef struct pool_stats_t:
     tier_stats_t tier[TIERS]
     size_t upstream[UPSTREAM_CALLS]
 
+# A block that a free has found and that is still waited for or overwritten: on the stack of that call, and no longer
+# live for any other. The pool stays open until there is none.
+ctypedef struct leaving_t:
+    void* ptr
+    size_t used                     # bytes
+    leaving_t* next
+
 # `lock` guards every field from `closed` down; those above are set once, by pool_open().
 # Invariants, asserted by pool_check():
 #   requested <= used <= reserved <= capacity;  each is at most its high-water mark
 #   used, requested == sums over the tiers;  alloc_count - free_count == live blocks
 ctypedef struct pool_t:
     lock_t lock
-    unsigned generation             # of the process that opened it, see fork_generation()
+    unsigned generation             # number of forks before it was opened
     const driver_t* driver
     int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
@@ -58,6 +66,7 @@ ctypedef struct pool_t:
     size_t alloc_count
     size_t free_count
     size_t oom_count
+    leaving_t* leaving
     # Blocks freed with free_async are reusable at once on `async_stream`; any other stream waits for it first.
     bint async_pending
     cudaStream_t async_stream
@@ -83,10 +92,11 @@ cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexc
 cdef int pool_stream_wait(pool_t* pool, cudaStream_t stream) noexcept nogil
 # Settle what was freed on a stream that is about to be destroyed.
 cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil
+# Is `ptr` the address of a live block? 0 or STATUS_FORKED.
+cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil
 cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil
 cdef size_t pool_metadata(pool_t* pool) noexcept nogil
 cdef const char* pool_check(pool_t* pool) noexcept nogil
 cdef const char* pool_call_name(int call) noexcept nogil
-cdef unsigned fork_generation() noexcept nogil

@@ -1,6 +1,6 @@
 """A segment: one region from the driver, served by the three tiers in offsets from its start."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._mid cimport mid_t
@@ -74,7 +74,9 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil
 # The generic paths behind the three functions at the end of this file.
 cdef int segment_alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
                            size_t* used) noexcept nogil
-cdef int segment_find_any(const segment_t* segment, size_t offset, place_t* place) noexcept nogil
+cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil
+# STATUS_INTERIOR_POINTER or STATUS_FREED_POINTER; takes time in proportion to the distance to the next block below.
+cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
 cdef void segment_free_block(segment_t* segment, const place_t* place) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil
@@ -113,23 +115,29 @@ cdef inline int segment_alloc(segment_t* segment, size_t nbytes, size_t alignmen
     return segment_alloc_any(segment, nbytes, alignment, offset, used)
 
 
-cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
-    """Find the live block at an offset inside the segment: 0, STATUS_INTERIOR_POINTER or STATUS_FREED_POINTER."""
+cdef inline bint segment_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    """Find the live block that starts at an offset inside the segment."""
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
     cdef uint32_t index = tag >> TAG_INDEX_SHIFT
     cdef const slab_t* slab
     cdef uint32_t slot
-    if tag & TAG_TIER == TIER_SLAB:
-        slab = &segment.slabs.slab[index]
-        slot = slab_slot(&segment.slabs, index, offset)
-        if slot != NO_SLOT and slot_is_live(slab, slot):
-            place.tier = TIER_SLAB
-            place.index = index
-            place.slot = slot
-            place.used = segment.slabs.size_class[slab.size_class].size
-            place.requested = slab.slot[slot]
-            return STATUS_OK
-    return segment_find_any(segment, offset, place)
+    if tag & TAG_TIER != TIER_SLAB:
+        return segment_block_is_live(segment, offset, place)
+    slab = &segment.slabs.slab[index]
+    slot = slab_slot(&segment.slabs, index, offset)
+    if slot == NO_SLOT or not slot_is_live(slab, slot):
+        return False
+    place.tier = TIER_SLAB
+    place.index = index
+    place.slot = slot
+    place.used = segment.slabs.size_class[slab.size_class].size
+    place.requested = slab.slot[slot]
+    return True
+
+
+cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    """The same as a status: 0, STATUS_INTERIOR_POINTER or STATUS_FREED_POINTER."""
+    return STATUS_OK if segment_is_live(segment, offset, place) else segment_blame(segment, offset)
 
 
 cdef inline void segment_free(segment_t* segment, const place_t* place) noexcept nogil:

@@ -1,6 +1,6 @@
 """The simulated devices that are alive, the lock around them, and which one each thread has current."""
 
-from cuda_pool._sim_log cimport call_t, faults_t, log_t, misuses_t
+from cuda_pool._sim_log cimport faults_t, log_t, misuses_t
 from cuda_pool._sim_memory cimport memory_t
 
 cdef enum:

@@ -1,6 +1,6 @@
 """Slabs: blocks cut into equal slots, one size class each."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 cdef enum:
     NO_SLAB = 0                     # end of a list: record 0 is never used

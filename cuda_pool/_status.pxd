@@ -9,22 +9,22 @@ cdef enum status_t:
     STATUS_CLOSED               # the pool is closed
     STATUS_FORKED               # the pool belongs to the parent process
     STATUS_HOST_MEMORY          # no host memory for the bookkeeping
-    STATUS_BAD_ALIGNMENT        # not a power of two, or larger than the pool can give
+    STATUS_BAD_ALIGNMENT        # not a power of two
     STATUS_WOULD_WAIT           # the driver would have to be asked; pool_try_* never does
     STATUS_CUDA                 # a driver call failed; status_code() and status_call() tell which and how
 
 cdef enum:
     STATUS_CODE_SHIFT = 8
-    STATUS_CALL_SHIFT = 20
+    STATUS_CALL_SHIFT = 24
 
 
 cdef inline int status_cuda(int code, int call) noexcept nogil:
     """The status for a driver call's result; `call` is one of upstream_t."""
-    return STATUS_OK if code == 0 else STATUS_CUDA | code << STATUS_CODE_SHIFT | call << STATUS_CALL_SHIFT
+    return STATUS_OK if code == 0 else STATUS_CUDA | (code & 0xFFFF) << STATUS_CODE_SHIFT | call << STATUS_CALL_SHIFT
 
 
 cdef inline int status_code(int status) noexcept nogil:
-    return status >> STATUS_CODE_SHIFT & ((1 << (STATUS_CALL_SHIFT - STATUS_CODE_SHIFT)) - 1)
+    return status >> STATUS_CODE_SHIFT & 0xFFFF
 
 
 cdef inline int status_call(int status) noexcept nogil:

@@ -93,4 +93,6 @@ class TraceError(ValueError):
 
 
 def _readable(nbytes):
+    if nbytes > 1 << 64:            # no device; Python refuses to write an int of thousands of digits
+        return "more than 2**64 bytes"
     return f"{nbytes} bytes ({format_size(nbytes)})"

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from . import sim
 from ._api import Pool
 from ._replay import MallocReplay, PoolReplay
-from .settings import ALIGNMENT, CAPACITY_MAX, resolve
-from .sizes import parse_size
+from .settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve
+from .sizes import parse_size, shown
 
 __all__ = ["Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "replay", "time_malloc"]
 
@@ -57,7 +57,7 @@ class ReplayResult:
     upstream_calls : dict
         Driver calls by name.
     cross_stream_waits : int
-        Waits put between streams.
+        Waits put between streams: 0 in this version, which plays every event in program order.
     orphan_frees, preexisting, preexisting_bytes : int
         Frees without an allocation, and blocks that were live before the first event; see `cuda_pool.trace.Trace`.
     device : str
@@ -175,6 +175,9 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     Blocks that were live before the first event are allocated beforehand. Frees whose block is not live are skipped.
     The replay ends at the first allocation that cannot be served. Only the events are timed, with the GIL released.
 
+    Streams are not played in this version: every event is played in program order, as if all were on one stream whose
+    work is done at once, so that `ReplayResult.cross_stream_waits` is 0.
+
     Parameters
     ----------
     trace : Trace
@@ -211,6 +214,7 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     _check_lag(lag)
     _check_repeats(repeats)
     capacity = default_capacity(trace) if capacity is None else parse_size(capacity)
+    require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
     device = _simulated(capacity) if device is None else device
     settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block}
     with _pool(capacity, device, backing=backing, growth=growth, **settings) as pool:
@@ -455,9 +459,9 @@ def _ratio(capacity, peak):
 
 def _check_lag(lag):
     if lag != 0:
-        raise ValueError(f"lag {lag!r} needs the stream queues: accepted: 0")
+        raise ValueError(f"lag {shown(lag)} needs the stream queues: accepted: 0")
 
 
 def _check_repeats(repeats):
     if operator.index(repeats) < 1:
-        raise ValueError(f"repeats is a number of rounds, at least 1, got {repeats}")
+        raise ValueError(f"repeats is a number of rounds, at least 1, got {shown(repeats)}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .sizes import format_size, parse_size
+from .sizes import format_size, is_index, parse_size, shown
 
 # Chosen by tools/sweep.py over recorded traces; docs/internals shows its table.
 SLAB_MAX = 16 << 10
@@ -69,8 +69,10 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     ------
     ValueError
         A setting is out of range or contradicts another; the message says what is accepted.
+    TypeError
+        A setting is of a type that is not accepted.
     """
-    if size_classes is None or _is_one_size(size_classes):
+    if size_classes is None or isinstance(size_classes, str) or is_index(size_classes):
         largest = SLAB_MAX if slab_max is None else parse_size(slab_max)
         classes = usual_classes(largest, 256 if size_classes is None else parse_size(size_classes))
     elif slab_max is not None:
@@ -84,13 +86,20 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
                     granule=_granule(capacity, slab_max, min_block), size_classes=classes, good_fit=GOOD_FIT)
 
 
+def require_capacity(nbytes):
+    """Raise ValueError unless a pool can have a capacity of `nbytes` bytes."""
+    if not ALIGNMENT <= nbytes <= CAPACITY_MAX:
+        raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, "
+                         f"got {shown(nbytes)} bytes")
+
+
 def usual_classes(largest, smallest=256):
     """Return slot sizes from `smallest` bytes to at least `largest`, each at most 1/8 above the one before.
 
     Below eight times `smallest` the step is `smallest` itself.
     """
     if smallest not in (64, 128, 256):
-        raise ValueError(f"the smallest size class is 64, 128 or 256 bytes, got {smallest}")
+        raise ValueError(f"the smallest size class is 64, 128 or 256 bytes, got {shown(smallest)}")
     if largest > LARGEST_SLOT:
         raise ValueError(f"slab_max is at most {format_size(LARGEST_SLOT)}, got {format_size(largest)}")
     sizes, size = [], smallest
@@ -100,23 +109,30 @@ def usual_classes(largest, smallest=256):
     return tuple(sizes)
 
 
-def _is_one_size(size_classes):
-    return isinstance(size_classes, str) or hasattr(size_classes, "__index__")
-
-
 def _classes_by_hand(size_classes):
-    sizes = sorted({-(-parse_size(size) // SMALLEST_SLOT) * SMALLEST_SLOT for size in size_classes})
+    given = _listed(size_classes)
+    sizes = sorted({-(-parse_size(size) // SMALLEST_SLOT) * SMALLEST_SLOT for size in given})
     if not sizes or len(sizes) > MOST_CLASSES or sizes[0] == 0 or sizes[-1] > LARGEST_SLOT:
         raise ValueError(f"size_classes are 1 to {MOST_CLASSES} sizes from 1 byte to {format_size(LARGEST_SLOT)}, "
-                         f"got {list(size_classes)!r}")
+                         f"got {shown(given)}")
     return tuple(sizes)
+
+
+def _listed(size_classes):
+    """Return the sizes as a list, which can be shown after it was looked through."""
+    if not isinstance(size_classes, (bytes, bytearray)):        # text that was meant, in all likelihood
+        try:
+            return list(size_classes)
+        except TypeError:           # no iterable, or an array without dimensions
+            pass
+    raise TypeError(f"size_classes is a size, or an iterable of sizes; got {shown(size_classes)}")
 
 
 def _min_block(capacity, min_block):
     size = MIN_BLOCK if min_block is None else parse_size(min_block)
     if size < ALIGNMENT or size > LARGEST_SLOT or size & (size - 1):
         raise ValueError(f"min_block is a power of two from {ALIGNMENT} bytes to {format_size(LARGEST_SLOT)}, "
-                         f"got {size}")
+                         f"got {shown(size)}")
     if capacity // size >= MOST_UNITS:
         raise ValueError(f"min_block of {size} bytes is too small for {format_size(capacity)}: "
                          f"at most {MOST_UNITS} blocks")

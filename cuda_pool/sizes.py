@@ -1,5 +1,6 @@
 """Sizes in bytes, read from and written as text."""
 
+import operator
 import re
 from fractions import Fraction
 
@@ -8,8 +9,12 @@ for _power, _letter in enumerate("KMGTP", start=1):
     _UNITS[_letter + "iB"] = 1024**_power
     _UNITS[_letter + "B"] = 1000**_power
 
-_ACCEPTED = 'an int of bytes, or text such as "512KiB", "8GiB" (binary: KiB, MiB, GiB, TiB, PiB) or "1GB" (decimal: kB, MB, GB, TB, PB)'
-_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*", re.ASCII)
+_ACCEPTED = ('an int of bytes, or text such as "512KiB", "8GiB" (binary: KiB, MiB, GiB, TiB, PiB) '
+             'or "1GB" (decimal: kB, MB, GB, TB, PB)')
+_DIGITS = 40                    # on either side of the point; 2**64 has 20
+_TEXT = re.compile(rf"\s*([0-9]{{1,{_DIGITS}}}(?:\.[0-9]{{0,{_DIGITS}}})?|\.[0-9]{{1,{_DIGITS}}})\s*([A-Za-z]*)\s*",
+                   re.ASCII)
+_SHOWN = 100                    # characters of a value in a message
 _CANONICAL = {unit.lower(): unit for unit in _UNITS}
 
 
@@ -19,7 +24,8 @@ def parse_size(size):
     Parameters
     ----------
     size : int or str
-        Bytes, or a number with a unit: ``"512KiB"``, ``"1.5GiB"``, ``"1GB"``. Case does not matter.
+        Bytes, or a number with a unit: ``"512KiB"``, ``"1.5GiB"``, ``"1GB"``. Case does not matter; there are at
+        most 40 digits on either side of the point.
 
     Returns
     -------
@@ -35,25 +41,54 @@ def parse_size(size):
     """
     if isinstance(size, str):
         return _parse_text(size)
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise TypeError(f"a size is {_ACCEPTED}; got {size!r}")
-    nbytes = size.__index__()
+    if isinstance(size, bool) or not is_index(size):
+        raise TypeError(f"a size is {_ACCEPTED}; got {shown(size)}")
+    nbytes = operator.index(size)
     if nbytes < 0:
-        raise ValueError(f"a size cannot be negative, got {nbytes}; it is {_ACCEPTED}")
+        raise ValueError(f"a size cannot be negative, got {shown(nbytes)}; it is {_ACCEPTED}")
     return nbytes
 
 
 def format_size(nbytes):
-    """Return `nbytes` in the largest binary unit that leaves a number of at least 1, such as ``"1.50 GiB"``."""
+    """Return `nbytes` in the largest binary unit that leaves a number of at least 1, such as ``"1.50 GiB"``.
+
+    Beyond 2**64 bytes it says only that it is more.
+    """
+    if nbytes > 1 << 64:
+        return f"more than {format_size(1 << 64)}"
     if nbytes < 1024:
         return f"{nbytes} B"
     power = min((nbytes.bit_length() - 1) // 10, 5)
     return f"{nbytes / 1024**power:.2f} {'KMGTP'[power - 1]}iB"
 
 
+def is_index(value):
+    """Return whether `value` is an integer of any type. An array has ``__index__`` too, which may refuse."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def shown(value):
+    """Return `value` as a message shows it: its repr, cut to a bearable length.
+
+    An int of thousands of digits, which Python refuses to write, is described instead.
+    """
+    try:
+        text = repr(value)
+    except ValueError:
+        if isinstance(value, int):
+            return "an int of too many digits to show"
+        return f"a {type(value).__name__} that holds too many digits to show"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
 def _parse_text(text):
     match = _TEXT.fullmatch(text)
     unit = _CANONICAL.get(match[2].lower()) if match else None
     if unit is None:
-        raise ValueError(f"{text!r} is not a size: expected {_ACCEPTED}")
+        raise ValueError(f"{shown(text)} is not a size: expected {_ACCEPTED}, with at most {_DIGITS} digits on "
+                         f"either side of the point")
     return int(Fraction(match[1]) * _UNITS[unit])

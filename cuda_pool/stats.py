@@ -27,7 +27,7 @@ class PoolStats:
     requested, requested_high : int
         What was asked for in live blocks.
     pending : int
-        Freed on a stream, and not yet reusable elsewhere.
+        Freed on a stream, and not yet reusable elsewhere: always 0 in this version, which waits instead.
     free : int
         Not in use.
     largest_free : int

@@ -58,7 +58,8 @@ class Trace(TraceTable):
         ----------
         path : str or os.PathLike
             CSV, plain or gzip; which of the two is told by the content, not by the name. The file is read in pieces:
-            memory grows with the number of events (32 bytes each), not with the length of the text.
+            memory grows with the number of events (32 bytes each) and of blocks (24 bytes each, and 8 to 16 more
+            while the file is read), not with the length of the text. The arrays double when they are full.
 
         Returns
         -------
@@ -99,7 +100,7 @@ class Trace(TraceTable):
         parser = TraceParser()
         parser.feed(HEADER.encode())
         for event, ident, size, stream in events:
-            parser.feed(f"{event},{ident},{size},{stream}\n".encode())
+            parser.feed(_row(event, ident, size, stream, parser.row))
         return cls(parser)
 
     @property
@@ -135,6 +136,15 @@ class Trace(TraceTable):
             rows = (f"{'free' if freed else 'alloc'},{ident},{size},{stream}\n"
                     for freed, ident, size, stream in zip(*part))
             file.write("".join(rows).encode())
+
+
+def _row(event, ident, size, stream, number):
+    """Write an event as row `number`."""
+    try:
+        return f"{event},{ident},{size},{stream}\n".encode()
+    except ValueError:
+        raise TraceError(number, "an integer has more digits than Python writes: "
+                                 "expected at most 2**64 - 1") from None
 
 
 def _pieces(file, parser):

@@ -89,30 +89,42 @@ class Picture:
 
 def draw_layers():
     picture = Picture("Layers: Python over the pool, the pool over the tiers and over the driver table", 384)
+    layers_above(picture)
+    layers_of_offsets(picture)
+    layers_of_calls(picture)
+    return picture
+
+
+def layers_above(picture):
     picture.box(20, 20, 720, 56, GREY, "Python: Pool, Buffer, replay, fit, cuda-pool\n"
                                        "arguments, exceptions, protocols")
     picture.line((250, 76), (250, 116), arrow=True)
     picture.text(258, 101, "nogil functions that return a status", size=12)
     picture.line((560, 116), (560, 76), arrow=True)
-    picture.text(568, 101, "_gate: status to exception", size=12)
+    picture.text(568, 101, "pool gate: status to exception", size=12)
     picture.box(20, 116, 720, 56, GREY, "pool: lock, statistics, asynchronous frees\n"
                                         "the only caller of both sides below")
     picture.line((200, 172), (200, 206), arrow=True)
     picture.line((610, 172), (610, 206), arrow=True)
     picture.text(208, 194, "offsets", size=12)
     picture.text(602, 194, "never under the lock", size=12, anchor="end")
+
+
+def layers_of_offsets(picture):
     picture.box(20, 206, 380, 50, WHITE, "segment: routing and address map")
     for number, (tier, fill) in enumerate(TIER_FILL.items()):
         picture.line((80 + 130 * number, 256), (80 + 130 * number, 290), arrow=True)
         picture.box(20 + 130 * number, 290, 120, 50, fill, tier)
     picture.text(210, 366, "no CUDA, no Python, no device memory touched", anchor="middle", size=12)
+
+
+def layers_of_calls(picture):
     picture.box(440, 206, 300, 50, WHITE, "driver table: CUDA's own signatures")
     picture.line((510, 290), (510, 256), arrow=True)
     picture.line((670, 290), (670, 256), arrow=True)
     picture.box(440, 290, 140, 50, WHITE, "cuda: filled from\ncuda-python")
     picture.box(600, 290, 140, 50, WHITE, "sim: filled from\nthe simulator")
     picture.text(590, 366, "nothing above can tell which", anchor="middle", size=12)
-    return picture
 
 
 def draw_driver():
@@ -165,6 +177,13 @@ def segment_picture(region, placed, boundary):
     scale = (WIDTH - 2 * MARGIN) / region
     picture.legend(16, ((BLUE, "buddy run"), (SKY, "mid block"), ("url(#slots)", "slab"), (WHITE, "free")))
     picture.box(MARGIN, 70, region * scale, 56)
+    segment_blocks(picture, placed, scale)
+    picture.box(MARGIN, 178, region * scale, 18, "none")
+    segment_captions(picture, region, MARGIN + boundary * scale)
+    return picture
+
+
+def segment_blocks(picture, placed, scale):
     for offset, nbytes, tier in placed:
         length = 8 * nbytes if tier == "slab" else nbytes
         x, width = MARGIN + offset * scale, length * scale
@@ -175,15 +194,15 @@ def segment_picture(region, placed, boundary):
             picture.box(x, 70, width, 56, TIER_FILL[tier], size_label(nbytes) if width > 50 else "", size=12)
             picture.line((x, 178), (x, 196))
         picture.line((x, 128), (x, 176), dashed=True, colour=FAINT)
-    picture.box(MARGIN, 178, region * scale, 18, "none")
-    x = MARGIN + boundary * scale
+
+
+def segment_captions(picture, region, x):
     picture.line((x, 56), (x, 140), dashed=True)
     picture.text(x - 6, 62, "buddy tier grows up", anchor="end", size=12)
     picture.text(x + 6, 62, "mid tier grows down", size=12)
     picture.text(MARGIN, 216, "address map: a tag where a live block starts, and in each granule of a slab", size=12)
     picture.text(MARGIN, 236, "offset 0", size=12, fill=FAINT)
     picture.text(WIDTH - MARGIN, 236, format_size(region), anchor="end", size=12, fill=FAINT)
-    return picture
 
 
 def size_label(nbytes):
@@ -340,6 +359,14 @@ def slab_picture(state, live, chain, size):
     x = MARGIN + state["fresh"] * width
     picture.line((x, 174), (x, 140), arrow=True)
     picture.text(x + 6, 172, f"fresh = {state['fresh']}", size=12)
+    slab_chain(picture, chain)
+    fresh = state["slots"] - state["fresh"]
+    picture.text(MARGIN, 236, f"{state['used']} used + {len(chain)} on the chain + {fresh} fresh == "
+                              f"{state['slots']} slots of {size} bytes", size=12)
+    return picture
+
+
+def slab_chain(picture, chain):
     picture.text(MARGIN, 204, "free", bold=True)
     for number, slot in enumerate(chain):
         picture.line((MARGIN + 40 + number * 100, 200), (MARGIN + 78 + number * 100, 200), arrow=True)
@@ -347,10 +374,6 @@ def slab_picture(state, live, chain, size):
     x = MARGIN + 40 + len(chain) * 100
     picture.line((x, 200), (x + 38, 200), arrow=True)
     picture.text(x + 44, 204, "end: the last one returned is the first one reused", size=12)
-    fresh = state["slots"] - state["fresh"]
-    picture.text(MARGIN, 236, f"{state['used']} used + {len(chain)} on the chain + {fresh} fresh == "
-                              f"{state['slots']} slots of {size} bytes", size=12)
-    return picture
 
 
 # Pool
@@ -405,10 +428,7 @@ def draw_simulator():
 
 def draw_settings():
     """Draw what the default and the textbook setting need on each trace, from the table of the sweep."""
-    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")]
-            for line in (DOCS / "internals" / "sweep.md").read_text().splitlines() if line.startswith("|")]
-    names = rows[0][6:16]
-    remarked = {row[-1]: [float(cell) for cell in row[6:16]] for row in rows if row[-1] in ("default", "textbook")}
+    names, remarked = sweep_table()
     picture = Picture("Capacity needed over peak live, by default and with the textbook setting",
                       92 + 30 * len(names))
     left, right = 210, WIDTH - 60
@@ -424,13 +444,24 @@ def draw_settings():
     for number, name in enumerate(names):
         y = 62 + 30 * number
         picture.text(left - 14, y + 4, name, anchor="end", size=12)
-        default, textbook = remarked["default"][number], remarked["textbook"][number]
-        picture.line((x_of(min(default, textbook)), y), (x_of(max(default, textbook)), y), colour=FAINT)
-        picture.box(x_of(textbook) - 6, y - 6, 12, 12, ORANGE)
-        picture.dot(x_of(default), y, 6, BLUE)
-        picture.text(x_of(max(default, textbook)) + 12, y + 4, f"{textbook:.3f}", size=11, fill=FAINT)
+        settings_row(picture, y, remarked["default"][number], remarked["textbook"][number], x_of)
     settings_axis(picture, left, 62 + 30 * len(names) - 8, x_of, top)
     return picture
+
+
+def sweep_table():
+    """Return the names of the traces, and the ratios of the rows that carry a remark by that remark."""
+    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")]
+            for line in (DOCS / "internals" / "sweep.md").read_text().splitlines() if line.startswith("|")]
+    return rows[0][6:16], {row[-1]: [float(cell) for cell in row[6:16]]
+                           for row in rows if row[-1] in ("default", "textbook")}
+
+
+def settings_row(picture, y, default, textbook, x_of):
+    picture.line((x_of(min(default, textbook)), y), (x_of(max(default, textbook)), y), colour=FAINT)
+    picture.box(x_of(textbook) - 6, y - 6, 12, 12, ORANGE)
+    picture.dot(x_of(default), y, 6, BLUE)
+    picture.text(x_of(max(default, textbook)) + 12, y + 4, f"{textbook:.3f}", size=11, fill=FAINT)
 
 
 def settings_axis(picture, left, bottom, x_of, top):

@@ -1,5 +1,7 @@
 """The Python class Pool."""
 
+from numbers import Real
+
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport uintptr_t
@@ -10,16 +12,16 @@ from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._pool cimport (
     UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_abandon, pool_alloc, pool_call_name, pool_check, pool_close,
-    pool_forget_stream, pool_free, pool_free_async, pool_get_stats, pool_mem_info, pool_metadata, pool_open,
+    pool_forget_stream, pool_free, pool_free_async, pool_get_stats, pool_mem_info, pool_metadata, pool_open, pool_owns,
     pool_size_of, pool_stats_t, pool_t, pool_try_alloc, pool_try_free, pool_try_free_async)
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
 from cuda_pool._status cimport (
-    STATUS_CLOSED, STATUS_CUDA, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT, status_call, status_code)
+    STATUS_CUDA, STATUS_OK, STATUS_WOULD_WAIT, status_code)
 from cuda_pool._stream cimport stream_handle
 
 from cuda_pool.errors import OutOfMemoryError
-from cuda_pool.settings import ALIGNMENT, CAPACITY_MAX, resolve
-from cuda_pool.sizes import format_size, parse_size
+from cuda_pool.settings import ALIGNMENT, require_capacity, resolve
+from cuda_pool.sizes import is_index, parse_size, shown
 from cuda_pool.stats import PoolStats, TierStats
 
 cdef extern from "Python.h":
@@ -62,7 +64,7 @@ cdef class Pool:
         Smallest slot of the usual classes (64, 128 or 256 bytes), or every class by hand; one class makes a pool of
         fixed-size blocks.
     headroom : float, default 0.15
-        For predictive growth; not used by a static pool.
+        For predictive growth, from 0 to 1; not used by a static pool.
     profile, trace : None
         For predictive growth and for recording.
     debug : bool, default False
@@ -94,6 +96,7 @@ cdef class Pool:
         if self.device is not None:
             raise RuntimeError("a pool is initialised once; make another one instead")
         _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, profile=profile, trace=trace)
+        _require_share("headroom", headroom)
         chosen = _device(device)
         nbytes = _capacity(capacity, chosen)
         settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
@@ -206,7 +209,24 @@ cdef class Pool:
             status_raise(self.handle, status, 0, address)
 
     def forget_stream(self, stream):
-        """Settle what was freed on `stream`; call it before the stream is destroyed."""
+        """Settle what was freed on `stream`; call it before the stream is destroyed.
+
+        Waits for the stream, without the GIL, if frees on it are pending; else does nothing.
+
+        Parameters
+        ----------
+        stream : int or object with __cuda_stream__
+            The stream, which still exists.
+
+        Raises
+        ------
+        CudaError
+            Waiting failed; the frees are still pending.
+        TypeError, ValueError
+            `stream` is no stream, or the pool is closed (ValueError).
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
         cdef cudaStream_t handle
         cdef int status
         stream_handle(stream, &handle)
@@ -237,12 +257,21 @@ cdef class Pool:
         return requested
 
     def owns(self, ptr):
-        """Return whether `ptr` is the address of a live block of this pool: whether ``free`` would accept it."""
-        cdef size_t address = any_address(ptr), requested = 0, used = 0
-        cdef int status = pool_size_of(self.handle, <void*>address, &requested, &used)
-        if status == STATUS_FORKED:
-            status_raise(self.handle, status, 0, address)
-        return status == STATUS_OK
+        """Return whether `ptr` is the address of a live block of this pool: whether ``free`` would accept it.
+
+        A closed pool owns nothing.
+
+        Raises
+        ------
+        TypeError
+            `ptr` is no int.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
+        cdef size_t address = any_address(ptr)
+        cdef bint owns
+        status_raise(self.handle, pool_owns(self.handle, <void*>address, &owns), 0, address)
+        return owns
 
     def stats(self):
         """Return the pool's statistics as a ``PoolStats``; asks the driver for the device's free memory."""
@@ -265,7 +294,9 @@ cdef class Pool:
             buddy=tier_stats(now.tier[TIER_BUDDY]))
 
     def check(self):
-        """Assert every invariant of the pool; takes time in proportion to its size.
+        """Assert every invariant of the pool.
+
+        Takes time in proportion to the pool's size, and holds its lock meanwhile: other threads wait.
 
         Raises
         ------
@@ -351,7 +382,7 @@ cdef size_t any_alignment(object alignment) except? 0:
     """Convert an alignment; one that no size_t holds becomes one that no pool has."""
     number = parse_size(alignment)
     if number == 0 or number & (number - 1):
-        raise ValueError(f"alignment is a power of two of at least 1 byte, got {alignment!r}")
+        raise ValueError(f"alignment is a power of two of at least 1 byte, got {shown(alignment)}")
     return min(number, 1 << 63)
 
 
@@ -363,8 +394,8 @@ cdef size_t any_address(object ptr) except? 0:
             return address
         clear_error()
         return <size_t>-1           # in no pool
-    if not hasattr(ptr, "__index__") or isinstance(ptr, bool):
-        raise TypeError(f"an address is an int, got {ptr!r}")
+    if isinstance(ptr, bool) or not is_index(ptr):
+        raise TypeError(f"an address is an int, got {shown(ptr)}")
     return any_address(int(ptr.__index__()))
 
 
@@ -372,8 +403,8 @@ def _device(device):
     """Return the Device of an ordinal, or the Device itself."""
     if isinstance(device, Device):
         return device
-    if not hasattr(device, "__index__") or isinstance(device, bool):
-        raise TypeError(f"a device is a CUDA ordinal or a cuda_pool.sim.Device, got {device!r}")
+    if isinstance(device, bool) or not is_index(device):
+        raise TypeError(f"a device is a CUDA ordinal or a cuda_pool.sim.Device, got {shown(device)}")
     from cuda_pool._cuda import device as cuda_device      # cuda-python is loaded when a real device is asked for
     return cuda_device(device.__index__())
 
@@ -382,20 +413,28 @@ def _capacity(capacity, device):
     """Return bytes for the capacity argument of Pool."""
     if isinstance(capacity, float) or (hasattr(capacity, "__float__") and not hasattr(capacity, "__index__")):
         if not 0 < capacity <= 1:
-            raise ValueError(f"as a float, capacity is a share of the free memory from 0 (excluded) to 1, got {capacity}")
+            raise ValueError("as a float, capacity is a share of the free memory from 0 (excluded) to 1, "
+                             f"got {capacity}")
         nbytes = int(float(capacity) * device.mem_info()[0])
     else:
         nbytes = parse_size(capacity)
-    if not ALIGNMENT <= nbytes <= CAPACITY_MAX:
-        raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, got {nbytes} bytes")
+    require_capacity(nbytes)
     return nbytes
 
 
 def _require_supported(**arguments):
     for name, value in arguments.items():
-        if value not in SUPPORTED[name]:
+        # The type first: an array that is compared has no truth value.
+        if not any(isinstance(value, type(one)) and value == one for one in SUPPORTED[name]):
             accepted = " or ".join(map(repr, SUPPORTED[name]))
-            raise ValueError(f"{name}={value!r} is not supported: this version accepts {accepted}")
+            raise ValueError(f"{name}={shown(value)} is not supported: this version accepts {accepted}")
+
+
+def _require_share(name, value):
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} is a number from 0 to 1, got {shown(value)}")
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is a number from 0 to 1, got {shown(value)}")
 
 
 # Opening and closing
@@ -406,19 +445,21 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
     cdef size_t* sizes = <size_t*>malloc((len(settings.size_classes) + 1) * sizeof(size_t))
     if sizes == NULL:
         raise MemoryError("the host has no memory left for a pool")
-    for index, size in enumerate(settings.size_classes):
-        sizes[index] = size
-    plain.mid_max = min(settings.mid_max, 1 << 62)
-    plain.min_block = settings.min_block
-    plain.growth_step = settings.growth_step
-    plain.granule = settings.granule
-    plain.size_classes = sizes
-    plain.classes = len(settings.size_classes)
-    plain.colouring = pool.debug
-    plain.good_fit = settings.good_fit
-    with nogil:
-        status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub)
-    free(sizes)
+    try:
+        for index, size in enumerate(settings.size_classes):
+            sizes[index] = size
+        plain.mid_max = min(settings.mid_max, 1 << 62)
+        plain.min_block = settings.min_block
+        plain.growth_step = settings.growth_step
+        plain.granule = settings.granule
+        plain.size_classes = sizes
+        plain.classes = len(settings.size_classes)
+        plain.colouring = pool.debug
+        plain.good_fit = settings.good_fit
+        with nogil:
+            status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub)
+    finally:
+        free(sizes)
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
         available = device.mem_info()[0]
         raise OutOfMemoryError(nbytes, available, available, 0, nbytes)

@@ -26,7 +26,7 @@ from cuda_pool._slab cimport (
     slabs_make, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
 
 from cuda_pool.settings import usual_classes
-from cuda_pool.sizes import format_size, parse_size
+from cuda_pool.sizes import format_size, parse_size, shown
 
 cdef extern from * nogil:
     """
@@ -350,7 +350,7 @@ cdef uint32_t units_of(capacity, size_t unit) except 0:
     """Convert the capacity of a tier."""
     nbytes = parse_size(capacity)
     if not unit <= nbytes < unit << 31:
-        raise ValueError(f"capacity is from {format_size(unit)} to below {format_size(unit << 31)}, got {nbytes} bytes")
+        raise ValueError(f"capacity is from {format_size(unit)} to below {format_size(unit << 31)}, got {shown(nbytes)} bytes")
     return nbytes // unit
 
 

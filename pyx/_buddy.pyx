@@ -130,6 +130,23 @@ cdef const char* buddy_check(const buddy_t* buddy) noexcept nogil:
             return broken
     if buddy.used + free_units != buddy.size:
         return b"buddy: used + free != size"
+    return states_check(buddy)
+
+
+cdef const char* states_check(const buddy_t* buddy) noexcept nogil:
+    """With every list checked, no more units may have the state of a free block than the lists have members."""
+    cdef uint64_t members = 0, states = 0
+    cdef uint32_t block
+    cdef int order
+    for order in range(BUDDY_ORDERS):
+        block = buddy.free_list[order]
+        while block != NO_BLOCK:
+            members += 1
+            block = buddy.entry[block].free.next
+    for block in range(buddy.size):
+        states += 0 < buddy.state[block] <= BUDDY_ORDERS
+    if states != members:
+        return b"buddy: a unit has the state of a free block and is on no list"
     return NULL
 
 

@@ -7,7 +7,7 @@ from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
 from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._pool cimport pool_free_async, pool_size_of, pool_stream_wait, pool_t, pool_try_free_async
-from cuda_pool._status cimport STATUS_CLOSED, STATUS_OK, STATUS_WOULD_WAIT
+from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._stream cimport stream_handle
 
 from cuda_pool.errors import InvalidPointerError
@@ -44,7 +44,13 @@ cdef class Buffer:
 
     @property
     def __cuda_array_interface__(self):
-        """The buffer as bytes, version 3 of the protocol; its stream is given where the protocol can name it."""
+        """The buffer as bytes, version 3 of the protocol, with the stream of the buffer.
+
+        Raises
+        ------
+        InvalidPointerError
+            As for ``ptr``.
+        """
         self.require()
         return {
             "shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3,
@@ -53,7 +59,14 @@ cdef class Buffer:
         }
 
     def __dlpack_device__(self):
-        """Return (device type, ordinal): CUDA, or the CPU where the device is simulated."""
+        """Return (device type, ordinal): CUDA, or the CPU where the device is simulated.
+
+        Raises
+        ------
+        InvalidPointerError
+            As for ``ptr``.
+        """
+        self.require()
         return dlpack_device(self.device)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
@@ -73,6 +86,10 @@ cdef class Buffer:
         ------
         BufferError
             Another device or a copy is asked for.
+        InvalidPointerError
+            As for ``ptr``.
+        CudaError
+            Waiting for the buffer's stream failed; nothing is exported.
         """
         self.require()
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -83,7 +100,20 @@ cdef class Buffer:
         return dlpack_capsule(self, self.address, self.nbytes, self.device, max_version)
 
     def free(self):
-        """Give the block back now; a second call does nothing."""
+        """Give the block back now, in the order of the buffer's stream; a second call does nothing.
+
+        Safe to call from several threads at once: one of them frees. Where the driver has to be asked, that happens
+        without the GIL.
+
+        Raises
+        ------
+        InvalidPointerError
+            The block was freed behind the back of the buffer.
+        CudaError
+            A driver call failed; the block is still the buffer's, and ``free`` can be tried again.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
         self.release()
 
     def __len__(self):
@@ -101,12 +131,20 @@ cdef class Buffer:
         return f"<cuda_pool.Buffer of {format_size(self.nbytes)} {state}>"
 
     def __dealloc__(self):
-        """Give the block back; a pool that is closed or belongs to the parent process has nothing to take."""
+        """Give the block back; a pool that is closed or belongs to the parent process has nothing to take.
+
+        What an exception would say goes to sys.unraisablehook.
+        """
+        cdef int status = STATUS_OK
         if not self.freed and self.address != NULL:
-            if (pool_try_free_async(self.pool, self.address, self.stream) == STATUS_WOULD_WAIT
-                    and not driver_is_shut()):
-                with nogil:
-                    pool_free_async(self.pool, self.address, self.stream)
+            status = pool_try_free_async(self.pool, self.address, self.stream)
+        if driver_is_shut():
+            return
+        if status == STATUS_WOULD_WAIT:
+            with nogil:
+                status = pool_free_async(self.pool, self.address, self.stream)
+        if status != STATUS_CLOSED and status != STATUS_FORKED:
+            status_raise(self.pool, status, self.nbytes, <size_t>self.address)
 
     cdef int release(self) except -1:
         cdef int status

@@ -14,6 +14,7 @@ from cuda_pool._driver cimport Device, cudaError_t, cudaErrorNoDevice, cudaSucce
 
 from cuda_pool._driver import NO_DEVICE_HINT as _NO_DEVICE_HINT
 from cuda_pool.errors import DeviceUnavailableError
+from cuda_pool.sizes import is_index, shown
 
 # Without these no pool works; whatever else is missing only turns off what needs it.
 _REQUIRED = frozenset({
@@ -225,9 +226,9 @@ def _describe(Device one):
 
 
 def _ordinal(ordinal):
-    if isinstance(ordinal, bool) or not hasattr(ordinal, "__index__"):
-        raise TypeError(f"a device is a CUDA ordinal, such as 0, or a cp.sim.Device, got {ordinal!r}")
+    if isinstance(ordinal, bool) or not is_index(ordinal):
+        raise TypeError(f"a device is a CUDA ordinal, such as 0, or a cp.sim.Device, got {shown(ordinal)}")
     number = operator.index(ordinal)
     if not 0 <= number <= 0x7FFFFFFF:
-        raise ValueError(f"CUDA ordinals count from 0, got {number}")
+        raise ValueError(f"CUDA ordinals count from 0, got {shown(number)}")
     return number

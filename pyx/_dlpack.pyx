@@ -75,9 +75,13 @@ cdef object dlpack_capsule(object owner, void* data, size_t nbytes, Device devic
         raise MemoryError("the host has no memory left for a DLPack export")
     export.plain.manager_ctx = <void*>owner
     export.plain.deleter = delete_plain
-    tensor_fill(&export.plain.dl_tensor, data, nbytes, device, export.shape, export.strides)
     Py_INCREF(owner)
-    return PyCapsule_New(export, PLAIN, drop_plain)
+    try:
+        tensor_fill(&export.plain.dl_tensor, data, nbytes, device, export.shape, export.strides)
+        return PyCapsule_New(export, PLAIN, drop_plain)
+    except:                         # there is no capsule that would do it
+        delete_plain(&export.plain)
+        raise
 
 
 cdef object export_versioned(object owner, void* data, size_t nbytes, Device device):
@@ -87,9 +91,13 @@ cdef object export_versioned(object owner, void* data, size_t nbytes, Device dev
     export.versioned.version.major = 1
     export.versioned.manager_ctx = <void*>owner
     export.versioned.deleter = delete_versioned
-    tensor_fill(&export.versioned.dl_tensor, data, nbytes, device, export.shape, export.strides)
     Py_INCREF(owner)
-    return PyCapsule_New(export, VERSIONED, drop_versioned)
+    try:
+        tensor_fill(&export.versioned.dl_tensor, data, nbytes, device, export.shape, export.strides)
+        return PyCapsule_New(export, VERSIONED, drop_versioned)
+    except:                         # there is no capsule that would do it
+        delete_versioned(&export.versioned)
+        raise
 
 
 cdef int tensor_fill(DLTensor* tensor, void* data, size_t nbytes, Device device, int64_t* shape,

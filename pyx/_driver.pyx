@@ -32,6 +32,14 @@ CALLS = (
 )
 TABLE_ENTRIES = sizeof(driver_t) // sizeof(void*) - 1
 
+# One visit to a device: enter it, make a call, perhaps wait for it, leave.
+ctypedef struct visit_t:
+    const driver_t* driver
+    int number
+    int previous                    # the device that was current before
+    cudaError_t code                # of the latest call
+    const char* call                # its name
+
 
 cdef class Device:
     """Stand for one device, real or simulated.
@@ -66,32 +74,58 @@ cdef class Device:
         -------
         (int, int)
             Free and total, in bytes.
+
+        Raises
+        ------
+        CudaError
+            The call failed.
         """
         cdef size_t free = 0, total = 0
-        cdef const char* call = NULL
-        cdef cudaError_t code
+        cdef visit_t visit
         with nogil:
-            code = memory_info(self.driver, self.number, &free, &total, &call)
-        check(self.driver, code, call)
+            if visit_begin(&visit, self.driver, self.number, b"cudaMemGetInfo"):
+                visit_end(&visit, self.driver.cudaMemGetInfo(&free, &total))
+        visit_check(&visit)
         return free, total
 
     def malloc(self, size_t nbytes):
-        """Take `nbytes` bytes from the driver itself, past every pool; return their address, 0 for 0 bytes."""
+        """Take `nbytes` bytes from the driver itself, past every pool; return their address, 0 for 0 bytes.
+
+        Raises
+        ------
+        CudaError
+            The driver has no such memory, or the call failed otherwise; nothing is taken.
+        OverflowError
+            `nbytes` is negative or beyond 64 bits.
+        """
         cdef void* ptr = NULL
-        cdef const char* call = NULL
-        cdef cudaError_t code
+        cdef visit_t visit
         with nogil:
-            code = memory_take(self.driver, self.number, nbytes, &ptr, &call)
-        check(self.driver, code, call)
+            if visit_begin(&visit, self.driver, self.number, b"cudaMalloc"):
+                visit_end(&visit, self.driver.cudaMalloc(&ptr, nbytes))
+        visit_check(&visit)
         return <uintptr_t>ptr
 
     def free(self, size_t ptr):
-        """Give memory from malloc() back to the driver."""
-        cdef const char* call = NULL
-        cdef cudaError_t code
+        """Give memory from malloc() back to the driver.
+
+        Parameters
+        ----------
+        ptr : int
+            What malloc() returned; 0 does nothing.
+
+        Raises
+        ------
+        CudaError
+            The driver did not take it back, because the address is not one of its own, for example.
+        OverflowError
+            `ptr` is negative or beyond 64 bits.
+        """
+        cdef visit_t visit
         with nogil:
-            code = memory_give(self.driver, self.number, <void*>ptr, &call)
-        check(self.driver, code, call)
+            if visit_begin(&visit, self.driver, self.number, b"cudaFree"):
+                visit_end(&visit, self.driver.cudaFree(<void*>ptr))
+        visit_check(&visit)
 
     def memset(self, size_t ptr, int value, size_t nbytes):
         """Set `nbytes` bytes of device memory from `ptr` on to `value`, and wait until that is done.
@@ -100,17 +134,33 @@ cdef class Device:
         ------
         ValueError
             `value` is no byte.
+        CudaError
+            A call failed, because the memory is not allocated, for example.
+        OverflowError
+            A number is beyond its C type.
         """
         if not 0 <= value <= 255:
             raise ValueError(f"value is a byte, 0 to 255, got {value}")
-        cdef const char* call = NULL
-        cdef cudaError_t code
+        cdef visit_t visit
         with nogil:
-            code = memory_set(self.driver, self.number, <void*>ptr, value, nbytes, &call)
-        check(self.driver, code, call)
+            if visit_begin(&visit, self.driver, self.number, b"cudaMemsetAsync"):
+                visit_wait(&visit, self.driver.cudaMemsetAsync(<void*>ptr, value, nbytes, NULL))
+        visit_check(&visit)
 
     def read(self, size_t ptr, Py_ssize_t nbytes):
-        """Return `nbytes` bytes of device memory from `ptr` on as bytes."""
+        """Return `nbytes` bytes of device memory from `ptr` on as bytes.
+
+        Raises
+        ------
+        ValueError
+            `nbytes` is negative.
+        MemoryError
+            The host has no memory for the copy.
+        CudaError
+            A call failed, because the memory is not allocated, for example.
+        OverflowError
+            A number is beyond its C type.
+        """
         if nbytes < 0:
             raise ValueError(f"nbytes cannot be negative, got {nbytes}")
         cdef bytes data = PyBytes_FromStringAndSize(NULL, nbytes)
@@ -119,28 +169,44 @@ cdef class Device:
         return data
 
     def write(self, size_t ptr, data):
-        """Copy `data`, any contiguous buffer, into device memory from `ptr` on."""
+        """Copy `data`, any contiguous buffer, into device memory from `ptr` on.
+
+        Raises
+        ------
+        TypeError
+            `data` is no buffer, or is not contiguous.
+        CudaError
+            A call failed, because the memory is not allocated, for example.
+        OverflowError
+            `ptr` is negative or beyond 64 bits.
+        """
         cdef const unsigned char[::1] source = memoryview(data).cast("B")
         if source.shape[0] > 0:
             self.copy(<void*>ptr, &source[0], source.shape[0], cudaMemcpyHostToDevice)
 
     def synchronize(self):
-        """Wait until everything queued on the device is done."""
-        cdef const char* call = NULL
-        cdef cudaError_t code
+        """Wait until everything queued on the device is done.
+
+        Raises
+        ------
+        CudaError
+            The call, or work that was queued, failed.
+        """
+        cdef visit_t visit
         with nogil:
-            code = device_synchronize(self.driver, self.number, &call)
-        check(self.driver, code, call)
+            if visit_begin(&visit, self.driver, self.number, b"cudaDeviceSynchronize"):
+                visit_end(&visit, self.driver.cudaDeviceSynchronize())
+        visit_check(&visit)
 
     def __repr__(self):
         return f"<{type(self).__module__}.{type(self).__name__} {self.ordinal}: {self.name}>"
 
     cdef int copy(self, void* destination, const void* source, size_t nbytes, int kind) except -1:
-        cdef const char* call = NULL
-        cdef cudaError_t code
+        cdef visit_t visit
         with nogil:
-            code = memory_copy(self.driver, self.number, destination, source, nbytes, kind, &call)
-        return check(self.driver, code, call)
+            if visit_begin(&visit, self.driver, self.number, b"cudaMemcpyAsync"):
+                visit_wait(&visit, self.driver.cudaMemcpyAsync(destination, source, nbytes, kind, NULL))
+        return visit_check(&visit)
 
 
 def call_address(Device device not None, str name not None):
@@ -181,96 +247,37 @@ cdef bint driver_is_shut() noexcept nogil:
     return shut
 
 
-# The functions below enter the device, do one thing, wait for it, and leave; *call names the last CUDA call made.
-
-cdef cudaError_t enter(const driver_t* driver, int number, int* previous, const char** call) noexcept nogil:
-    call[0] = "cudaSetDevice"
-    return device_enter(driver, number, previous)
-
-
-cdef cudaError_t memory_info(const driver_t* driver, int number, size_t* free, size_t* total,
-                             const char** call) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t code = enter(driver, number, &previous, call)
-    if code != cudaSuccess:
-        return code
-    call[0] = "cudaMemGetInfo"
-    code = driver.cudaMemGetInfo(free, total)
-    device_leave(driver, number, previous)
-    return code
+cdef bint visit_begin(visit_t* visit, const driver_t* driver, int number, const char* call) noexcept nogil:
+    """Enter a device in order to make `call`; False when that fails, and then there is nothing to end."""
+    visit.driver = driver
+    visit.number = number
+    visit.call = b"cudaSetDevice"
+    visit.code = device_enter(driver, number, &visit.previous)
+    if visit.code != cudaSuccess:
+        return False
+    visit.call = call
+    return True
 
 
-cdef cudaError_t memory_take(const driver_t* driver, int number, size_t nbytes, void** ptr,
-                             const char** call) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t code = enter(driver, number, &previous, call)
-    if code != cudaSuccess:
-        return code
-    call[0] = "cudaMalloc"
-    code = driver.cudaMalloc(ptr, nbytes)
-    device_leave(driver, number, previous)
-    return code
+cdef void visit_end(visit_t* visit, cudaError_t code) noexcept nogil:
+    """Note the code of the call, and leave the device."""
+    visit.code = code
+    device_leave(visit.driver, visit.number, visit.previous)
 
 
-cdef cudaError_t memory_give(const driver_t* driver, int number, void* ptr, const char** call) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t code = enter(driver, number, &previous, call)
-    if code != cudaSuccess:
-        return code
-    call[0] = "cudaFree"
-    code = driver.cudaFree(ptr)
-    device_leave(driver, number, previous)
-    return code
-
-
-cdef cudaError_t memory_set(const driver_t* driver, int number, void* ptr, int value, size_t nbytes,
-                            const char** call) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t code = enter(driver, number, &previous, call)
-    if code != cudaSuccess:
-        return code
-    call[0] = "cudaMemsetAsync"
-    code = driver.cudaMemsetAsync(ptr, value, nbytes, NULL)
+cdef void visit_wait(visit_t* visit, cudaError_t code) noexcept nogil:
+    """Wait for what the call has queued on stream 0 unless it failed, and leave the device."""
     if code == cudaSuccess:
-        code = stream_wait(driver, call)
-    device_leave(driver, number, previous)
-    return code
+        visit.call = b"cudaStreamSynchronize"
+        code = visit.driver.cudaStreamSynchronize(NULL)
+    visit_end(visit, code)
 
 
-cdef cudaError_t memory_copy(const driver_t* driver, int number, void* destination, const void* source, size_t nbytes,
-                             int kind, const char** call) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t code = enter(driver, number, &previous, call)
-    if code != cudaSuccess:
-        return code
-    call[0] = "cudaMemcpyAsync"
-    code = driver.cudaMemcpyAsync(destination, source, nbytes, kind, NULL)
-    if code == cudaSuccess:
-        code = stream_wait(driver, call)
-    device_leave(driver, number, previous)
-    return code
-
-
-cdef cudaError_t device_synchronize(const driver_t* driver, int number, const char** call) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t code = enter(driver, number, &previous, call)
-    if code != cudaSuccess:
-        return code
-    call[0] = "cudaDeviceSynchronize"
-    code = driver.cudaDeviceSynchronize()
-    device_leave(driver, number, previous)
-    return code
-
-
-cdef cudaError_t stream_wait(const driver_t* driver, const char** call) noexcept nogil:
-    call[0] = "cudaStreamSynchronize"
-    return driver.cudaStreamSynchronize(NULL)
-
-
-cdef int check(const driver_t* driver, cudaError_t code, const char* call) except -1:
-    if code == cudaSuccess:
+cdef int visit_check(const visit_t* visit) except -1:
+    """Raise what went wrong, if anything did."""
+    if visit.code == cudaSuccess:
         return 0
-    return driver_check(driver, code, call.decode())
+    return driver_check(visit.driver, visit.code, visit.call.decode())
 
 
 # A table for devices that no filling made: device_enter() refuses, so nothing further is ever called.

@@ -56,10 +56,14 @@ cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
 
 
 cdef uint32_t mid_find(const mid_t* mid, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    cdef uint32_t found = mid_find_size(mid, size)
-    if align == 0 or found == NO_MID or aligned_fits(&mid.block[found], size, align, bias):
-        return found
-    return mid_find_size(mid, size + (<uint32_t>1 << align) - 1)    # enough wherever it starts
+    cdef uint32_t found = mid_find_key(mid, size, 0)
+    cdef int looked = 1
+    while align != 0 and found != NO_MID and not aligned_fits(&mid.block[found], size, align, bias):
+        if looked == MID_CANDIDATES:
+            return mid_find_key(mid, size + (<uint32_t>1 << align) - 1, 0)      # enough wherever it starts
+        found = mid_find_key(mid, mid.block[found].size, mid.block[found].offset + 1)
+        looked += 1
+    return found
 
 
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
@@ -96,7 +100,7 @@ cdef void mid_free(mid_t* mid, uint32_t index) noexcept nogil:
     trie_insert(mid, index)
 
 
-cdef int mid_extend(mid_t* mid, uint32_t size) noexcept nogil:
+cdef void mid_extend(mid_t* mid, uint32_t size) noexcept nogil:
     cdef uint32_t index = mid.first
     mid.start -= size
     if mid.block[index].state == MID_FREE:
@@ -113,7 +117,6 @@ cdef int mid_extend(mid_t* mid, uint32_t size) noexcept nogil:
     mid.block[index].offset = mid.start
     mid.block[index].size += size
     trie_insert(mid, index)
-    return 1
 
 
 cdef uint32_t mid_edge(const mid_t* mid) noexcept nogil:
@@ -152,14 +155,14 @@ cdef uint32_t mid_largest(const mid_t* mid) noexcept nogil:
     return largest
 
 
-cdef uint32_t mid_find_size(const mid_t* mid, uint32_t size) noexcept nogil:
-    """Return the smallest free block of at least `size` units, the lowest of those; NO_MID if there is none."""
+cdef uint32_t mid_find_key(const mid_t* mid, uint32_t size, uint32_t offset) noexcept nogil:
+    """Return the free block with the smallest key of at least (size, offset); NO_MID if there is none."""
     cdef int bin = bin_of(size)
     cdef int above = next_bin(mid, bin)
     cdef uint32_t found
     if mid.good_fit and above >= 0:
         return mid.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)]
-    found = trie_lower_bound(mid, bin, size)
+    found = trie_lower_bound(mid, bin, size, offset)
     if found == NO_MID and above >= 0:
         found = trie_smallest(mid, mid.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)], NO_MID)
     return found
@@ -196,19 +199,20 @@ cdef inline uint64_t key_path(const mid_t* mid, uint32_t size, uint32_t offset) 
     return (<uint64_t>size << 32 | offset << mid.offset_spare) << shared
 
 
-cdef uint32_t trie_lower_bound(const mid_t* mid, int bin, uint32_t size) noexcept nogil:
-    """Return the block of the bin with the smallest key of at least (size, 0).
+cdef uint32_t trie_lower_bound(const mid_t* mid, int bin, uint32_t size, uint32_t offset) noexcept nogil:
+    """Return the block of the bin with the smallest key of at least (size, offset).
 
     The walk follows the bits of that key. What is larger hangs to the right of the walk, the smallest of it in the
     last subtree passed on that side.
     """
     cdef uint32_t node = mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
     cdef uint32_t best = NO_MID, larger = NO_MID, right
-    cdef uint64_t path = key_path(mid, size, 0), best_key = <uint64_t>-1
+    cdef uint64_t path = key_path(mid, size, offset), best_key = <uint64_t>-1
+    cdef uint64_t least = <uint64_t>size << 32 | offset
     cdef const mid_block_t* block
     while node != NO_MID:
         block = &mid.block[node]
-        if block.size >= size and block_key(block) < best_key:
+        if least <= block_key(block) < best_key:
             best = node
             best_key = block_key(block)
         right = block.role.node.child[1]
@@ -341,20 +345,27 @@ cdef void record_return(mid_t* mid, uint32_t index) noexcept nogil:
 
 
 cdef const char* mid_check(const mid_t* mid) noexcept nogil:
+    cdef uint64_t free_blocks = 0, in_tries = 0
+    cdef const char* broken = tiling_check(mid, &free_blocks)
+    if broken == NULL:
+        broken = tries_check(mid, &in_tries)
+    if broken == NULL and in_tries != free_blocks:
+        broken = b"mid: a free block is not in exactly one trie"
+    return broken
+
+
+cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept nogil:
     cdef uint32_t index = mid.first, before = NO_MID, at = mid.start
-    cdef uint64_t used = 0, free_count = 0, in_tries = 0
+    cdef uint64_t used = 0
     cdef const mid_block_t* block
-    cdef const char* broken
     while index != NO_MID:
         block = &mid.block[index]
         if block.offset != at or block.before != before or block.size == 0 or block.state == MID_SPARE:
             return b"mid: the blocks do not tile the range"
-        if block.state == MID_FREE:
-            free_count += 1
-            if mid.block[before].state == MID_FREE:
-                return b"mid: two free neighbours were not merged"
-        else:
-            used += block.size
+        if block.state == MID_FREE and mid.block[before].state == MID_FREE:
+            return b"mid: two free neighbours were not merged"
+        free_blocks[0] += block.state == MID_FREE
+        used += 0 if block.state == MID_FREE else block.size
         at += block.size
         before = index
         index = block.after
@@ -362,10 +373,7 @@ cdef const char* mid_check(const mid_t* mid) noexcept nogil:
         return b"mid: the blocks do not tile the range"
     if used != mid.used:
         return b"mid: used + free != end - start"
-    broken = tries_check(mid, &in_tries)
-    if broken == NULL and in_tries != free_count:
-        broken = b"mid: a free block is not in exactly one trie"
-    return broken
+    return NULL
 
 
 cdef const char* tries_check(const mid_t* mid, uint64_t* count) noexcept nogil:

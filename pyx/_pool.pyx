@@ -3,27 +3,32 @@
 The lock is held for the bookkeeping only. Whatever asks the driver lets go of it first.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._driver cimport cudaError_t, cudaStream_t, device_enter, device_leave, driver_is_shut, driver_t
-from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._segment cimport (
     TIERS, place_t, segment_alloc, segment_check, segment_destroy, segment_find, segment_free, segment_init,
-    segment_largest_free, segment_metadata, settings_t)
+    segment_is_live, segment_largest_free, segment_metadata, settings_t)
 from cuda_pool._status cimport (
-    STATUS_BAD_ALIGNMENT, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_HOST_MEMORY, STATUS_OK,
-    STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_cuda)
+    STATUS_BAD_ALIGNMENT, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER,
+    STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_code, status_cuda)
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
 
+cdef enum:
+    cudaErrorInvalidResourceHandle = 400
+    LEGACY_STREAM = 1           # handles that name the default streams, beside 0
+    PER_THREAD_STREAM = 2       # another stream for each thread: never noted
+
 cdef unsigned generation = 0        # forks between the first process and this one
 
 cdef const char** call_names = ["cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync",
-                                "cudaStreamSynchronize"]
+                                "cudaStreamSynchronize", "cudaDeviceSynchronize"]
 
 
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, const settings_t* settings,
@@ -66,7 +71,7 @@ cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t 
         status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
         if status != STATUS_WOULD_WAIT:
             return status
-        status = settle(pool)
+        status = settle(pool, NULL)
         if status != STATUS_OK:
             return status
 
@@ -86,49 +91,64 @@ cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStrea
 
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status = pool_try_free(pool, ptr)
-    if status != STATUS_WOULD_WAIT:
-        return status
-    status = scrub_block(pool, ptr, NULL)
-    if status == STATUS_OK:
-        status = pool_stream_wait(pool, NULL)    # anyone may reuse the block: the zeros must be there
-    return status if status != STATUS_OK else free_now(pool, ptr)
+    return free_slowly(pool, ptr, NULL) if status == STATUS_WOULD_WAIT else status
 
 
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
-    if ptr != NULL and pool.scrub:
+    cdef int status
+    if ptr == NULL:
+        return STATUS_OK
+    if pool.scrub:
         return STATUS_WOULD_WAIT
-    return free_now(pool, ptr)
+    status = enter(pool)
+    if status == STATUS_OK:
+        status = free_locked(pool, ptr)
+        leave(pool)
+    return status
 
 
 cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
     cdef int status = pool_try_free_async(pool, ptr, stream)
-    if status != STATUS_WOULD_WAIT:
-        return status
-    if pool.scrub:
-        status = scrub_block(pool, ptr, stream)
-        if status != STATUS_OK:
-            return status
-        status = free_on_stream(pool, ptr, stream)
-        if status != STATUS_WOULD_WAIT:
-            return status
-    status = pool_stream_wait(pool, stream)
-    return status if status != STATUS_OK else free_now(pool, ptr)
+    return free_slowly(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
 
 
 cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    if ptr != NULL and pool.scrub:
+    cdef int status
+    if ptr == NULL:
+        return STATUS_OK
+    if pool.scrub or <uintptr_t>stream == PER_THREAD_STREAM:
         return STATUS_WOULD_WAIT
-    return free_on_stream(pool, ptr, stream)
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    stream = noted(stream)
+    status = STATUS_WOULD_WAIT
+    if not pool.async_pending or pool.async_stream == stream:
+        status = free_locked(pool, ptr)
+    if status == STATUS_OK:
+        pool.async_pending = True
+        pool.async_stream = stream
+        pool.async_epoch += 1
+    leave(pool)
+    return status
 
 
 cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
-    cdef bint pending
+    stream = noted(stream)
+    return settle(pool, &stream)
+
+
+cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
+    cdef place_t place
+    cdef size_t offset = <size_t>ptr - pool.base
     cdef int status = enter(pool)
+    owns[0] = False
     if status != STATUS_OK:
-        return status
-    pending = pool.async_pending and pool.async_stream == stream
+        return STATUS_OK if status == STATUS_CLOSED else status
+    if offset < pool.segment.size and not is_leaving(pool, ptr):
+        owns[0] = segment_is_live(&pool.segment, offset, &place)
     leave(pool)
-    return settle(pool) if pending else STATUS_OK
+    return STATUS_OK
 
 
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil:
@@ -146,17 +166,10 @@ cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* 
 
 cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:
     cdef int previous = 0
-    cdef int status = may_ask(pool)
-    cdef cudaError_t error
-    if status != STATUS_OK:
-        return status
-    error = device_enter(pool.driver, pool.device, &previous)
-    if error != 0:
-        return status_cuda(error, UPSTREAM_SET_DEVICE)
-    error = pool.driver.cudaMemGetInfo(free, total)
-    device_leave(pool.driver, pool.device, previous)
-    count_call(pool, UPSTREAM_MEM_GET_INFO)
-    return status_cuda(error, UPSTREAM_MEM_GET_INFO)
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaMemGetInfo(free, total), UPSTREAM_MEM_GET_INFO)
+    return status
 
 
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
@@ -183,7 +196,12 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
 
 
 cdef size_t pool_metadata(pool_t* pool) noexcept nogil:
-    return segment_metadata(&pool.segment)
+    cdef size_t nbytes
+    if enter(pool) != STATUS_OK:
+        return 0
+    nbytes = segment_metadata(&pool.segment)
+    leave(pool)
+    return nbytes
 
 
 cdef const char* pool_check(pool_t* pool) noexcept nogil:
@@ -199,10 +217,6 @@ cdef const char* pool_check(pool_t* pool) noexcept nogil:
 
 cdef const char* pool_call_name(int call) noexcept nogil:
     return call_names[call]
-
-
-cdef unsigned fork_generation() noexcept nogil:
-    return generation
 
 
 cdef inline int enter(pool_t* pool) noexcept nogil:
@@ -230,8 +244,13 @@ cdef int may_ask(pool_t* pool) noexcept nogil:
 
 cdef bint shut_down(pool_t* pool) noexcept nogil:
     """Close the pool and drop its bookkeeping; False where that is done, or the parent process's to do."""
-    if enter(pool) != STATUS_OK:
-        return False
+    while True:
+        if enter(pool) != STATUS_OK:
+            return False
+        if pool.leaving == NULL:
+            break
+        leave(pool)                 # a free is in the middle of a driver call on the region
+        sched_yield()
     pool.closed = True
     leave(pool)
     segment_destroy(&pool.segment)
@@ -245,7 +264,7 @@ cdef inline int alloc_locked(pool_t* pool, size_t nbytes, size_t alignment, cuda
     cdef int status
     if nbytes == 0:
         return STATUS_OK
-    if pool.async_pending and stream != pool.async_stream:
+    if pool.async_pending and noted(stream) != pool.async_stream:
         return STATUS_WOULD_WAIT
     status = segment_alloc(&pool.segment, nbytes, alignment, &offset, &used)
     if status != STATUS_OK:
@@ -276,7 +295,21 @@ cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexc
     cdef size_t offset = <size_t>ptr - pool.base
     if offset >= pool.segment.size:         # below the base it wraps round to a large number
         return STATUS_FOREIGN_POINTER
+    if is_leaving(pool, ptr):
+        return STATUS_FREED_POINTER
     return segment_find(&pool.segment, offset, place)
+
+
+cdef inline bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil:
+    cdef const leaving_t* block = pool.leaving
+    while block != NULL and block.ptr != ptr:
+        block = block.next
+    return block != NULL
+
+
+cdef inline cudaStream_t noted(cudaStream_t stream) noexcept nogil:
+    """The handle under which a stream is noted: the legacy default stream has two, 0 and 1."""
+    return NULL if <uintptr_t>stream == LEGACY_STREAM else stream
 
 
 cdef const char* totals_check(const pool_t* pool) noexcept nogil:
@@ -299,38 +332,51 @@ cdef const char* totals_check(const pool_t* pool) noexcept nogil:
 
 # The lock taken and released
 
-cdef int free_now(pool_t* pool, void* ptr) noexcept nogil:
-    cdef int status
-    if ptr == NULL:
-        return STATUS_OK
-    status = enter(pool)
-    if status == STATUS_OK:
-        status = free_locked(pool, ptr)
-        leave(pool)
-    return status
-
-
-cdef int free_on_stream(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    """Free a block in a stream's order, or tell that another stream's frees are pending."""
-    cdef int status
-    if ptr == NULL:
-        return STATUS_OK
-    status = enter(pool)
+cdef int free_slowly(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+    """Free a block once the stream is done with it, and with overwriting it; on an error it stays live."""
+    cdef leaving_t block
+    cdef int status = leaving_begin(pool, ptr, &block)
     if status != STATUS_OK:
         return status
-    status = STATUS_WOULD_WAIT
-    if not pool.async_pending or pool.async_stream == stream:
-        status = free_locked(pool, ptr)
+    if pool.scrub:
+        status = scrub_block(pool, &block, stream)
     if status == STATUS_OK:
-        pool.async_pending = True
-        pool.async_stream = stream
-        pool.async_epoch += 1
+        status = pool_stream_wait(pool, stream)
+    return leaving_end(pool, &block, status)
+
+
+cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil:
+    cdef place_t place
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = find_locked(pool, ptr, &place)
+    if status == STATUS_OK:
+        block.ptr = ptr
+        block.used = place.used
+        block.next = pool.leaving
+        pool.leaving = block
     leave(pool)
     return status
 
 
-cdef int settle(pool_t* pool) noexcept nogil:
-    """Wait for the work behind the pending asynchronous frees; frees that arrive meanwhile stay pending."""
+cdef int leaving_end(pool_t* pool, leaving_t* block, int status) noexcept nogil:
+    cdef leaving_t** link = &pool.leaving
+    lock_acquire(&pool.lock)
+    while link[0] != block:
+        link = &link[0].next
+    link[0] = block.next
+    if status == STATUS_OK:
+        status = free_locked(pool, block.ptr)
+    lock_release(&pool.lock)
+    return status
+
+
+cdef int settle(pool_t* pool, const cudaStream_t* only) noexcept nogil:
+    """Wait for the work behind the pending asynchronous frees, or only if they are on one stream.
+
+    Frees that arrive meanwhile stay pending.
+    """
     cdef cudaStream_t stream
     cdef uint64_t epoch
     cdef int status = enter(pool)
@@ -338,6 +384,9 @@ cdef int settle(pool_t* pool) noexcept nogil:
         return status
     stream = pool.async_stream
     epoch = pool.async_epoch
+    if not pool.async_pending or (only != NULL and only[0] != stream):
+        leave(pool)
+        return STATUS_OK
     leave(pool)
     status = pool_stream_wait(pool, stream)
     if status != STATUS_OK:
@@ -357,10 +406,7 @@ cdef int region_take(pool_t* pool) noexcept nogil:
     cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
-    error = pool.driver.cudaMalloc(&pool.region, pool.reserved)
-    device_leave(pool.driver, pool.device, previous)
-    count_call(pool, UPSTREAM_MALLOC)
-    return status_cuda(error, UPSTREAM_MALLOC)
+    return ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
 
 
 cdef int region_return(pool_t* pool) noexcept nogil:
@@ -368,48 +414,48 @@ cdef int region_return(pool_t* pool) noexcept nogil:
     cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
-    error = pool.driver.cudaFree(pool.region)
-    device_leave(pool.driver, pool.device, previous)
-    count_call(pool, UPSTREAM_FREE)
-    pool.region = NULL
-    return status_cuda(error, UPSTREAM_FREE)
+    return ask_end(pool, previous, pool.driver.cudaFree(pool.region), UPSTREAM_FREE)
 
 
 cdef int pool_stream_wait(pool_t* pool, cudaStream_t stream) noexcept nogil:
     cdef int previous = 0
-    cdef int status = may_ask(pool)
-    cdef cudaError_t error
+    cdef int status = ask_begin(pool, &previous)
     if status != STATUS_OK:
         return status
-    error = device_enter(pool.driver, pool.device, &previous)
-    if error != 0:
-        return status_cuda(error, UPSTREAM_SET_DEVICE)
-    error = pool.driver.cudaStreamSynchronize(stream)
-    device_leave(pool.driver, pool.device, previous)
-    count_call(pool, UPSTREAM_SYNCHRONIZE)
-    return status_cuda(error, UPSTREAM_SYNCHRONIZE)
+    status = ask_end(pool, previous, pool.driver.cudaStreamSynchronize(stream), UPSTREAM_SYNCHRONIZE)
+    if status_code(status) != cudaErrorInvalidResourceHandle:
+        return status
+    # The stream was destroyed before its pool heard of it: all work of the device includes what it had queued.
+    status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaDeviceSynchronize(), UPSTREAM_DEVICE_SYNCHRONIZE)
+    return status
 
 
-cdef int scrub_block(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+cdef int scrub_block(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil:
     cdef int previous = 0
-    cdef size_t requested = 0, used = 0
-    cdef cudaError_t error
-    cdef int status = pool_size_of(pool, ptr, &requested, &used)
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaMemsetAsync(block.ptr, 0, block.used, stream),
+                         UPSTREAM_MEMSET)
+    return status
+
+
+cdef int ask_begin(pool_t* pool, int* previous) noexcept nogil:
+    """Make the pool's device current for a driver call, which only an open pool of this process makes."""
+    cdef int status = may_ask(pool)
     if status != STATUS_OK:
         return status
-    error = device_enter(pool.driver, pool.device, &previous)
-    if error != 0:
-        return status_cuda(error, UPSTREAM_SET_DEVICE)
-    error = pool.driver.cudaMemsetAsync(ptr, 0, used, stream)
+    return status_cuda(device_enter(pool.driver, pool.device, previous), UPSTREAM_SET_DEVICE)
+
+
+cdef int ask_end(pool_t* pool, int previous, cudaError_t error, upstream_t call) noexcept nogil:
+    """Make the caller's device current again, count the call, and turn its result into a status."""
     device_leave(pool.driver, pool.device, previous)
-    count_call(pool, UPSTREAM_MEMSET)
-    return status_cuda(error, UPSTREAM_MEMSET)
-
-
-cdef inline void count_call(pool_t* pool, upstream_t call) noexcept nogil:
     lock_acquire(&pool.lock)
     pool.upstream[call] += 1
     lock_release(&pool.lock)
+    return status_cuda(error, call)
 
 
 cdef void forked() noexcept nogil:

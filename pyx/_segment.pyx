@@ -1,19 +1,19 @@
 """A segment: one region from the driver, served by the three tiers in offsets from its start."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport uint32_t
+from libc.string cimport memcmp, memset
 
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
-    BUDDY_LIVE, BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free,
-    buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release, buddy_t)
+    BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free, buddy_free_above,
+    buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
     MID_FREE, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_block_t, mid_check, mid_destroy, mid_edge,
-    mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
+    mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_take)
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, size_class_t, slab_return, slab_slot, slab_t, slab_take, slabs_available, slabs_check,
-    slabs_class, slabs_destroy, slabs_empty, slabs_init, slabs_make, slabs_unmake, slabs_wanted, slot_is_live)
+    NO_SLAB, size_class_t, slab_t, slab_take, slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_empty,
+    slabs_init, slabs_make, slabs_unmake, slabs_wanted, slot_is_live)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -61,7 +61,8 @@ cdef int segment_alloc_any(segment_t* segment, size_t nbytes, size_t alignment, 
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
     status = alloc_any(segment, nbytes, alignment, offset, used)
-    # Empty slabs that would not help stay: a request that fails leaves everything as it was.
+    # Empty slabs that would not help stay, so that a request which fails leaves largest_free as it was. (That is exact
+    # up to alignment MID_UNIT; for a larger one they may go in vain.)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_run(segment) and reclaim(segment):
         status = alloc_any(segment, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
@@ -85,15 +86,13 @@ cdef int alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* 
     return status
 
 
-cdef int segment_find_any(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
     place.tier = tag & TAG_TIER
     place.index = tag >> TAG_INDEX_SHIFT
-    if place.tier == TIER_MID and find_block(segment, offset, place):
-        return STATUS_OK
-    if place.tier == TIER_BUDDY and find_run(segment, offset, place):
-        return STATUS_OK
-    return blame(segment, offset)
+    if place.tier == TIER_MID:
+        return find_block(segment, offset, place)
+    return place.tier == TIER_BUDDY and find_run(segment, offset, place)
 
 
 cdef void segment_free_block(segment_t* segment, const place_t* place) noexcept nogil:
@@ -379,23 +378,34 @@ cdef size_t run_around(const segment_t* segment, const slab_t* slab) noexcept no
     cdef size_t run = slab.bytes
     if block == NO_MID:
         return block_around(segment, <uint32_t>(slab.offset >> segment.min_block_shift))
-    run += empties_beside(segment, segment.mid.block[block].before, True)
-    run += empties_beside(segment, segment.mid.block[block].after, False)
+    run += empties_below(segment, segment.mid.block[block].before)
+    run += empties_above(segment, segment.mid.block[block].after)
     return run
 
 
-cdef size_t empties_beside(const segment_t* segment, uint32_t block, bint down) noexcept nogil:
+cdef size_t empties_below(const segment_t* segment, uint32_t block) noexcept nogil:
+    """Bytes of the free blocks and empty slabs from a block of the mid tier down, past its edge if it is reached."""
     cdef size_t run = 0
-    cdef const mid_block_t* at
     while block != NO_MID:
-        at = &segment.mid.block[block]
-        if at.state == MID_USED or (at.state == MID_SLAB and segment.slabs.slab[at.role.slab].used != 0):
+        if not is_free_or_empty(segment, block):
             return run
-        run += <size_t>at.size * MID_UNIT
-        block = at.before if down else at.after
-    if down:
-        run += <size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift
+        run += <size_t>segment.mid.block[block].size * MID_UNIT
+        block = segment.mid.block[block].before
+    return run + (<size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift)
+
+
+cdef size_t empties_above(const segment_t* segment, uint32_t block) noexcept nogil:
+    """Bytes of the free blocks and empty slabs from a block of the mid tier up."""
+    cdef size_t run = 0
+    while block != NO_MID and is_free_or_empty(segment, block):
+        run += <size_t>segment.mid.block[block].size * MID_UNIT
+        block = segment.mid.block[block].after
     return run
+
+
+cdef inline bint is_free_or_empty(const segment_t* segment, uint32_t block) noexcept nogil:
+    cdef const mid_block_t* at = &segment.mid.block[block]
+    return at.state == MID_FREE or (at.state == MID_SLAB and segment.slabs.slab[at.role.slab].used == 0)
 
 
 cdef size_t block_around(const segment_t* segment, uint32_t unit) noexcept nogil:
@@ -443,7 +453,7 @@ cdef const slab_t* empty_run(const segment_t* segment, uint32_t unit) noexcept n
     return slab if slab.used == 0 and slab.block == NO_MID else NULL
 
 
-cdef int blame(const segment_t* segment, size_t offset) noexcept nogil:
+cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil:
     """Tell an address inside a live block from one inside free memory: look for the next start below it."""
     cdef size_t at = (offset >> segment.granule_shift) + 1, start
     cdef place_t place
@@ -486,78 +496,95 @@ cdef inline void set_tag(segment_t* segment, size_t offset, uint32_t tag) noexce
 
 # Check
 
+# What the tags of a segment add up to.
+ctypedef struct totals_t:
+    tier_stats_t tier[TIERS]
+    size_t slabs_in_mid             # bytes
+    size_t slabs_in_buddy           # bytes
+
+
 cdef const char* segment_check(const segment_t* segment) noexcept nogil:
     cdef const char* broken = buddy_check(&segment.buddy)
-    cdef place_t total[TIERS]
-    cdef size_t tagged = 0
+    cdef totals_t total
     if broken == NULL:
         broken = mid_check(&segment.mid)
     if broken == NULL:
         broken = slabs_check(&segment.slabs)
     if broken != NULL:
         return broken
-    memset(total, 0, sizeof(total))
-    broken = sum_tags(segment, total)
-    return broken if broken != NULL else sums_check(segment, total)
+    memset(&total, 0, sizeof(total))
+    broken = sum_tags(segment, &total)
+    return broken if broken != NULL else sums_check(segment, &total)
 
 
-cdef const char* sum_tags(const segment_t* segment, place_t* total) noexcept nogil:
-    """Add up what the tags name: used and requested of live blocks; `slot` of a total counts blocks."""
-    cdef size_t at, start
-    cdef uint32_t tag
-    cdef place_t place
+cdef const char* sum_tags(const segment_t* segment, totals_t* total) noexcept nogil:
+    cdef const char* broken = NULL
+    cdef size_t at
     for at in range(segment.granules):
-        tag = segment.tag[at]
-        if tag == 0:
+        if segment.tag[at] == 0:
             continue
-        if tag & TAG_TIER == TIER_SLAB:
-            if not slab_tag_check(segment, at, total):
-                return b"segment: a tag names a slab that is not there"
-            continue
-        if not start_of(segment, at, 0, &start, &place) or start >> segment.granule_shift != at:
-            return b"segment: a tag names a block that does not start there"
-        if place.requested > place.used:
-            return b"segment: requested > used"
-        if tag & TAG_TIER == TIER_BUDDY and segment.buddy.state[place.index] != BUDDY_LIVE:
-            return b"segment: a tag names a run that is not live"
-        if tag & TAG_TIER == TIER_MID and segment.mid.block[place.index].state != MID_USED:
-            return b"segment: a tag names a block that is not live"
-        total[tag & TAG_TIER].slot += 1
-        total[tag & TAG_TIER].used += place.used
-        total[tag & TAG_TIER].requested += place.requested
+        if segment.tag[at] & TAG_TIER == TIER_SLAB:
+            broken = slab_tag_check(segment, at, total)
+        else:
+            broken = block_tag_check(segment, at, total)
+        if broken != NULL:
+            break
+    return broken
+
+
+cdef const char* block_tag_check(const segment_t* segment, size_t granule, totals_t* total) noexcept nogil:
+    """Add up the live block of the mid or the buddy tier that a tag names."""
+    cdef int tier = segment.tag[granule] & TAG_TIER
+    cdef size_t start
+    cdef place_t place
+    if not start_of(segment, granule, 0, &start, &place) or start >> segment.granule_shift != granule:
+        return b"segment: a tag names a block that does not start there"
+    if tier == TIER_BUDDY and segment.buddy.state[place.index] != BUDDY_LIVE:
+        return b"segment: a tag names a run that is not live"
+    if tier == TIER_MID and segment.mid.block[place.index].state != MID_USED:
+        return b"segment: a tag names a block that is not live"
+    total.tier[tier].blocks += 1
+    total.tier[tier].used += place.used
+    total.tier[tier].requested += place.requested
     return NULL
 
 
-cdef bint slab_tag_check(const segment_t* segment, size_t granule, place_t* total) noexcept nogil:
-    """At a slab's first granule, add it up: used slots, and the memory of the tier that it lies in."""
+cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals_t* total) noexcept nogil:
+    """At a slab's first granule, add up its used slots and its memory, and look at the tags of the others."""
     cdef const slab_t* slab = &segment.slabs.slab[segment.tag[granule] >> TAG_INDEX_SHIFT]
-    cdef size_t offset = granule << segment.granule_shift
+    cdef tier_stats_t* slots = &total.tier[TIER_SLAB]
+    cdef size_t offset = granule << segment.granule_shift, at
     cdef uint32_t slot
     if slab.live == NULL or not slab.offset <= offset < slab.offset + slab.bytes:
-        return False
+        return b"segment: a tag names a slab that is not there"
     if slab.offset != offset:
-        return True
-    total[TIER_SLAB].slot += slab.used
-    total[TIER_SLAB].used += slab.used * segment.slabs.size_class[slab.size_class].size
+        return NULL
+    for at in range(granule, granule + (slab.bytes >> segment.granule_shift)):
+        if segment.tag[at] != segment.tag[granule]:
+            return b"segment: a granule of a slab does not name it"
+    slots.blocks += slab.used
+    slots.used += slab.used * segment.slabs.size_class[slab.size_class].size
     for slot in range(slab.fresh):
         if slot_is_live(slab, slot):
-            total[TIER_SLAB].requested += slab.slot[slot]
-    total[TIER_MID if slab.block != NO_MID else TIER_BUDDY].index += <uint32_t>(slab.bytes // MID_UNIT)
-    return True
+            slots.requested += slab.slot[slot]
+    if slab.block != NO_MID:
+        total.slabs_in_mid += slab.bytes
+    else:
+        total.slabs_in_buddy += slab.bytes
+    return NULL
 
 
-cdef const char* sums_check(const segment_t* segment, const place_t* total) noexcept nogil:
+cdef const char* sums_check(const segment_t* segment, const totals_t* total) noexcept nogil:
     cdef int tier
     cdef size_t lent = (<size_t>segment.buddy.size - buddy_boundary(segment)) << segment.min_block_shift
     for tier in range(TIER_SLAB, TIERS):
-        if (segment.tier[tier].blocks != total[tier].slot or segment.tier[tier].used != total[tier].used
-                or segment.tier[tier].requested != total[tier].requested):
+        if memcmp(&segment.tier[tier], &total.tier[tier], sizeof(tier_stats_t)) != 0:
             return b"segment: a tier's counters differ from its live blocks"
         if segment.tier[tier].requested > segment.tier[tier].used:
             return b"segment: requested > used"
-    if <size_t>segment.mid.used * MID_UNIT != total[TIER_MID].used + total[TIER_MID].index * <size_t>MID_UNIT:
+    if <size_t>segment.mid.used * MID_UNIT != total.tier[TIER_MID].used + total.slabs_in_mid:
         return b"segment: mid.used != live mid blocks + slabs"
     if (<size_t>segment.buddy.used << segment.min_block_shift
-            != total[TIER_BUDDY].used + total[TIER_BUDDY].index * <size_t>MID_UNIT + lent):
+            != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + lent):
         return b"segment: buddy.used != live runs + slabs + units of the mid tier"
     return NULL

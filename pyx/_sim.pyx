@@ -11,13 +11,13 @@ from libc.string cimport memcpy, memset
 from cuda_pool._driver cimport Device as BaseDevice
 from cuda_pool._sim_calls cimport sim_table
 from cuda_pool._sim_device cimport (
-    NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_device_t, sim_lock, sim_unlock)
+    NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_lock, sim_unlock)
 from cuda_pool._sim_log cimport *
 from cuda_pool._sim_memory cimport memory_clear, memory_copy, memory_t
 
 from cuda_pool._sim_calls import ERRORS as _ERRORS
 from cuda_pool._sim_log import NAMES as _NAMES
-from cuda_pool.sizes import format_size, parse_size
+from cuda_pool.sizes import format_size, is_index, parse_size, shown
 
 # The address space of a 64-bit process is 128 TiB; this leaves half of it to everything else.
 _MEMORY_MAX = 1 << 46
@@ -302,7 +302,7 @@ cdef int rule_add(Device device, name, int code, after, times) except -1:
 def _memory(memory):
     nbytes = parse_size(memory)
     if not 1 <= nbytes <= _MEMORY_MAX:
-        raise ValueError(f"memory is from 1 byte to 64 TiB, got {memory!r}")
+        raise ValueError(f"memory is from 1 byte to 64 TiB, got {shown(memory)}")
     return nbytes
 
 
@@ -310,7 +310,7 @@ def _alignment(base_alignment):
     if base_alignment is None:
         return 0
     if base_alignment not in (256, 512, 1024, 2048):
-        raise ValueError(f"base_alignment is 256, 512, 1024, 2048 or None, got {base_alignment!r}")
+        raise ValueError(f"base_alignment is 256, 512, 1024, 2048 or None, got {shown(base_alignment)}")
     return base_alignment
 
 
@@ -323,11 +323,11 @@ def _random(seed):
 
 
 def _integer(what, value, low, high):
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{what} is an int, got {value!r}")
+    if isinstance(value, bool) or not is_index(value):
+        raise TypeError(f"{what} is an int, got {shown(value)}")
     number = operator.index(value)
     if not low <= number <= high:
-        raise ValueError(f"{what} is from {low} to {high}, got {number}")
+        raise ValueError(f"{what} is from {low} to {high}, got {shown(number)}")
     return number
 
 
@@ -337,12 +337,12 @@ def _code(code):
     if code in _CODES.values():
         return operator.index(code)
     accepted = ", ".join(f"{name} ({number})" for name, number in _CODES.items())
-    raise ValueError(f"no CUDA error {code!r} here; accepted are {accepted}")
+    raise ValueError(f"no CUDA error {shown(code)} here; accepted are {accepted}")
 
 
 def _nanoseconds(seconds):
     if not 0 <= seconds <= 86400:
-        raise ValueError(f"seconds is from 0 to 86400, got {seconds!r}")
+        raise ValueError(f"seconds is from 0 to 86400, got {shown(seconds)}")
     return int(seconds * 1e9)
 
 

@@ -4,10 +4,10 @@ Bonwick, "The slab allocator", USENIX Summer 1994, with its bookkeeping outside 
 (last in, first out), a bit for each slot that is used, and the bytes that were asked for.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from cuda_pool._bits cimport log2_ceil, log2_floor, popcount64
+from cuda_pool._bits cimport log2_ceil, popcount64
 from cuda_pool._hostmem cimport host_grow
 
 cdef enum:

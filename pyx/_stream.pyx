@@ -1,8 +1,11 @@
 """Streams as Python names them."""
 
+from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport uintptr_t
 
 from cuda_pool._driver cimport cudaStream_t
+
+from cuda_pool.sizes import is_index, shown
 
 ACCEPTED = "an int handle (0: the default stream), or an object with __cuda_stream__"
 
@@ -11,11 +14,12 @@ cdef int stream_handle(object stream, cudaStream_t* handle) except -1:
     cdef object number = stream
     if hasattr(stream, "__cuda_stream__"):
         number = protocol_handle(stream)
-    if not hasattr(number, "__index__") or isinstance(number, bool):
-        raise TypeError(f"a stream is {ACCEPTED}; got {stream!r}")
-    number = number.__index__()
+    if not PyLong_CheckExact(number):
+        if isinstance(number, bool) or not is_index(number):
+            raise TypeError(f"a stream is {ACCEPTED}; got {shown(stream)}")
+        number = number.__index__()
     if not 0 <= number < 1 << 64:
-        raise ValueError(f"a stream is {ACCEPTED}; got {stream!r}")
+        raise ValueError(f"a stream is {ACCEPTED}; got {shown(stream)}")
     handle[0] = <cudaStream_t><uintptr_t>number
     return 0
 

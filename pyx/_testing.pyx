@@ -5,7 +5,7 @@ forbidden here too, and is not checked. NO_BLOCK, NO_MID, NO_SLAB and NO_SLOT be
 without the GIL.
 """
 
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
@@ -18,7 +18,7 @@ from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_destroy, mid_edge,
     mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_t, mid_take)
 from cuda_pool._pool cimport (
-    pool_alloc, pool_check, pool_free, pool_free_async, pool_get_stats, pool_size_of, pool_stats_t, pool_t)
+    pool_alloc, pool_check, pool_free, pool_size_of, pool_t)
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
     segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)

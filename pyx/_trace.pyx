@@ -54,7 +54,7 @@ ctypedef struct parser_t:
     id_map_t ids
     uint64_t row            # rows taken so far; of the row at fault once there is a fault
     fault_t fault
-    span_t culprit          # the text at fault, inside the piece that is being read
+    span_t culprit          # the text at fault, inside the piece that was being read then
 
 
 cdef class TraceParser:
@@ -65,6 +65,7 @@ cdef class TraceParser:
 
     cdef parser_t parser
     cdef bytes carry        # the beginning of a line that the pieces so far do not end
+    cdef bytes culprit      # a copy of parser.culprit, once there is a fault: the piece does not stay
 
     def __cinit__(self):
         self.carry = b""
@@ -89,18 +90,22 @@ cdef class TraceParser:
         Raises
         ------
         TraceError
-            A row is malformed, or allocates an id for the second time. The parser is of no further use.
+            A row is malformed, or allocates an id for the second time. The parser is of no further use: whatever is
+            asked of it raises the same error again.
+        MemoryError
+            The host has no memory for the events; the same holds then.
         """
         cdef bytes text = self.carry + piece
         cdef const char* start = text
         cdef size_t length = len(text), taken
         with nogil:
             taken = lines_take(&self.parser, start, length)
-        if self.parser.fault:
-            fault_raise(&self.parser)
+        self.refuse_fault()
         self.carry = text[taken:]
         if len(self.carry) > LINE_MAX:
-            raise TraceError(self.row, LINE_REASON)
+            self.parser.row += 1
+            fault_set(&self.parser, FAULT_LINE, span_t(NULL, 0))
+            self.refuse_fault()
 
     cdef int finish(self) except -1:
         """Read the last line, ended or not, and settle what depends on the whole trace."""
@@ -109,9 +114,23 @@ cdef class TraceParser:
         self.feed(b"\n")
         with nogil:
             trace_settle(&self.parser)
-        if self.parser.fault:
-            fault_raise(&self.parser)
-        return 0
+        return self.refuse_fault()
+
+    cdef int refuse_fault(self) except -1:
+        """Raise what is wrong, if anything is."""
+        if self.parser.fault == FAULT_NONE:
+            return 0
+        if self.culprit is None:
+            self.culprit = self.parser.culprit.text[:self.parser.culprit.length]
+        return fault_raise(&self.parser, self.culprit)
+
+    cdef trace_t give(self) noexcept:
+        """Hand the trace over and be a new parser."""
+        cdef trace_t trace = self.parser.trace
+        free(self.parser.ids.slots)
+        memset(&self.parser, 0, sizeof(parser_t))
+        self.carry = b""
+        return trace
 
 
 cdef class TraceTable:
@@ -120,7 +139,7 @@ cdef class TraceTable:
     Parameters
     ----------
     parser : TraceParser
-        What has read every piece; it is empty afterwards.
+        What has read every piece; it is as new afterwards.
 
     Raises
     ------
@@ -130,10 +149,7 @@ cdef class TraceTable:
 
     def __cinit__(self, TraceParser parser not None):
         parser.finish()
-        self.trace = parser.parser.trace
-        memset(&parser.parser.trace, 0, sizeof(trace_t))
-        parser.carry = b""
-        parser.parser.row = 0
+        self.trace = parser.give()
 
     def __dealloc__(self):
         trace_release(&self.trace)
@@ -427,7 +443,9 @@ cdef bint line_split(span_t line, span_t* fields) noexcept nogil:
         comma = <const char*>memchr(line.text, b",", end - line.text)
         if (comma == NULL) != (i == FIELDS - 1):
             return False
-        fields[i] = span_t(line.text, (end if comma == NULL else comma) - line.text)
+        if comma == NULL:
+            comma = end
+        fields[i] = span_t(line.text, comma - line.text)
         span_trim(&fields[i])
         line.text = comma + 1
     return True
@@ -502,10 +520,9 @@ REASONS = {
 }
 
 
-cdef int fault_raise(const parser_t* parser) except -1:
+cdef int fault_raise(const parser_t* parser, bytes culprit) except -1:
     if parser.fault == FAULT_HOST_MEMORY:
         raise MemoryError(f"row {parser.row}: no host memory for the events of the trace")
-    cdef bytes culprit = parser.culprit.text[:parser.culprit.length] if parser.culprit.length else b""
     if any(byte < 32 and byte != 9 or byte > 126 for byte in culprit):
         raise TraceError(parser.row, f"{shown(culprit)} is not text: expected the ASCII lines of a trace CSV")
     raise TraceError(parser.row, REASONS[parser.fault].format(text=shown(culprit), fields=culprit.count(b",") + 1))

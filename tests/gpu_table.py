@@ -11,7 +11,7 @@ import timeit
 
 import cuda_pool as cp
 from cuda_pool._bench import PoolLoop, Workload
-from cuda_pool._bench_driver import time_driver_pairs
+from cuda_pool._bench_driver import time_malloc_async_pairs, time_malloc_pairs
 from cuda_pool.sizes import format_size
 
 SIZES = (512, 64 << 10, 1 << 20, 64 << 20)
@@ -44,8 +44,8 @@ def contenders(pool, nbytes):
     """Yield functions from a number of pairs to the seconds that they take."""
     yield lambda pairs: PoolLoop(Workload(nbytes, nbytes, 1, pairs), pool).run() * pairs * 1e-9
     yield timeit.Timer("free(alloc(nbytes))", globals={"alloc": pool.alloc, "free": pool.free, "nbytes": nbytes}).timeit
-    yield lambda pairs: time_driver_pairs(pool.device, nbytes, pairs)
-    yield lambda pairs: time_driver_pairs(pool.device, nbytes, pairs, True)
+    yield lambda pairs: time_malloc_pairs(pool.device, nbytes, pairs)
+    yield lambda pairs: time_malloc_async_pairs(pool.device, nbytes, pairs)
 
 
 def median_ns(timed, seconds):

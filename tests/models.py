@@ -4,6 +4,7 @@ A model says what a structure must do in the simplest way that is right: it sear
 """
 
 import os
+import sys
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -22,6 +23,26 @@ def log_uniform(largest, smallest=1):
     low, high = smallest.bit_length(), largest.bit_length()
     return st.integers(low, high).flatmap(
         lambda bits: st.integers(max(smallest, 1 << bits - 1), min(largest, (1 << bits) - 1)))
+
+
+def forked(child):
+    """Run `child` in a forked process; return its id. It ends with 0, or with 1 and what it raised on stderr."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        child()
+    except BaseException as error:          # noqa: BLE001 - whatever it is, the process must end here
+        sys.stderr.write(repr(error))
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def comparable(stats, *without):
+    """Return statistics as a dict, without what changes by itself: others use a real device, and asking is a call."""
+    left_out = {"device_free", "device_total", "upstream_calls", *without}
+    return {name: value for name, value in vars(stats).items() if name not in left_out}
 
 
 class UnitsModel:
@@ -74,16 +95,19 @@ class RangeModel:
     def find(self, size, align=0, bias=0):
         """Return the offset of the best fit, the lowest of equal ones.
 
-        If that cannot hold an aligned block: the best fit for a size that is enough wherever it starts.
+        Among the first 16 that are large enough, the first that can hold an aligned block; else the best fit for a
+        size that is enough wherever it starts.
         """
-        best = self.best_fit(size)
-        if best is None or self.place(best, size, align, bias) >= best:
-            return best
-        return self.best_fit(size + (1 << align) - 1)
+        fits = self.fits(size)
+        for offset in fits[:16]:
+            if self.place(offset, size, align, bias) >= offset:
+                return offset
+        return next(iter(self.fits(size + (1 << align) - 1)), None) if len(fits) > 16 else None
 
-    def best_fit(self, size):
-        return min(((length, offset) for offset, length in self.free.items() if length >= size),
-                   default=(None, None))[1]
+    def fits(self, size):
+        """Return the offsets of the free intervals that are large enough, the best first."""
+        return [offset for length, offset in sorted((length, offset) for offset, length in self.free.items())
+                if length >= size]
 
     def place(self, offset, size, align, bias):
         """Return where a block goes: as high in the free one as its alignment allows."""
@@ -126,6 +150,66 @@ class RangeModel:
         """Return (offset, size, is it free) of every block, by offset."""
         return sorted([(offset, size, True) for offset, size in self.free.items()]
                       + [(offset, size, False) for offset, size in self.live.items()])
+
+
+class TrieModel:
+    """The tries of a range, made by putting free blocks in one after another, and what a search in them visits.
+
+    A node is [size, offset, child on bit 0, child on bit 1].
+    """
+
+    def __init__(self, end):
+        self.offset_bits = max(1, (max(end, 2) - 1).bit_length())
+        self.roots, self.depths, self.counts = {}, {}, {}
+
+    def bin_of(self, size):
+        row = size.bit_length() - 1
+        return row, (size << 3 >> row) & 7
+
+    def path(self, size, offset):
+        """Return the bits that tell this key from others of its bin, first one first."""
+        bits = max(0, size.bit_length() - 4)
+        return f"{size & (1 << bits) - 1:0{bits}b}"[:bits] + f"{offset:0{self.offset_bits}b}"
+
+    def put(self, size, offset):
+        bin, node, depth = self.bin_of(size), [size, offset, None, None], 1
+        at = self.roots.setdefault(bin, node)
+        for bit in self.path(size, offset):
+            if at is node:
+                break
+            side, depth = 2 + int(bit), depth + 1
+            at[side] = at[side] or node
+            at = at[side]
+        assert at is node, "two blocks have one key"
+        self.depths[bin] = max(self.depths.get(bin, 0), depth)
+        self.counts[bin] = self.counts.get(bin, 0) + 1
+
+    def find(self, size):
+        """Return (key of the best fit or None, nodes that the search visits)."""
+        visited, best, larger = [], None, None
+        at = self.roots.get(self.bin_of(size))
+        for bit in self.path(size, 0) + "-":
+            if at is None:
+                break
+            visited.append(at)
+            if bit == "0" and at[3]:
+                larger = at[3]
+            at = at[2 + int(bit)] if bit != "-" else None
+        visited += self.smallest(larger)
+        best = min((node[:2] for node in visited if node[0] >= size), default=None)
+        if best is None:
+            above = min((bin for bin in self.roots if bin > self.bin_of(size)), default=None)
+            visited += self.smallest(self.roots.get(above))
+            best = min((node[:2] for node in visited if node[0] >= size), default=None)
+        return best and tuple(best), len(visited)
+
+    def smallest(self, at):
+        """Return the nodes on the way to the smallest key below `at`."""
+        visited = []
+        while at is not None:
+            visited.append(at)
+            at = at[2] or at[3]
+        return visited
 
 
 class BlocksModel:

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import sys
 import threading
 import weakref
 
@@ -85,7 +86,8 @@ def test_free(device):
         assert buffer.freed and not pool.owns(address) and "freed" in repr(buffer)
         buffer.free()
         assert pool.stats().free_count == 1
-        for use in (lambda: buffer.ptr, lambda: buffer.__cuda_array_interface__, buffer.__dlpack__, buffer.__enter__):
+        for use in (lambda: buffer.ptr, lambda: buffer.__cuda_array_interface__, buffer.__dlpack__, buffer.__enter__,
+                    buffer.__dlpack_device__):
             with pytest.raises(cp.InvalidPointerError, match="the buffer is freed"):
                 use()
 
@@ -118,14 +120,18 @@ def test_a_dropped_buffer_gives_its_block_back(device):
         assert pool.stats().used == 0
 
 
-def test_a_block_freed_behind_the_back_of_its_buffer(pool):
+def test_a_block_freed_behind_the_back_of_its_buffer(pool, monkeypatch):
     buffer = pool.buffer(1000)
     pool.free(buffer.ptr)
     with pytest.raises(cp.InvalidPointerError, match="already freed"):
         buffer.ptr
     with pytest.raises(cp.InvalidPointerError, match="already freed"):
         buffer.free()
-    del buffer
+    unraisable = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda entry: unraisable.append(entry.exc_value))
+        del buffer
+    assert [type(error) for error in unraisable] == [cp.InvalidPointerError]
     pool.check()
 
 
@@ -160,6 +166,45 @@ def test_a_free_that_fails_can_be_tried_again(simulated):
     assert buffer.freed and pool.stats().used == 0
 
 
+@pytest.mark.threads
+def test_a_dropped_buffer_tells_that_its_block_did_not_go_back(simulated, monkeypatch):
+    pool = cp.Pool("1MiB", device=simulated, scrub=True)
+    buffer = pool.buffer(1000)
+    simulated.fail("cudaMemsetAsync", code="cudaErrorIllegalAddress")
+    unraisable = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda entry: unraisable.append(str(entry.exc_value)))
+        del buffer
+    assert unraisable == ["cudaMemsetAsync failed: cudaErrorIllegalAddress (700)"]
+    assert pool.stats().used > 0
+    pool.check()
+
+
+@pytest.mark.parametrize("scrub", [False, True])
+def test_a_dropped_buffer_of_a_closed_pool_is_silent(simulated, monkeypatch, scrub):
+    pool = cp.Pool("1MiB", device=simulated, scrub=scrub)
+    buffer = pool.buffer(1000)
+    pool.close()
+    unraisable = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda entry: unraisable.append(entry.exc_value))
+        del buffer
+    assert unraisable == []
+
+
+@pytest.mark.parametrize("end", ["", "import os; child = os.fork(); (child and os.waitpid(child, 0))"])
+def test_a_buffer_that_outlives_everything_is_silent(run_python, end):
+    """At the interpreter's exit, and in a child process, where the pool is the parent's."""
+    done = run_python(f"""
+import cuda_pool as cp
+device = cp.sim.Device("64MiB")
+buffer = cp.Pool("1MiB", device=device, scrub=True).buffer(1000)
+device.fail("cudaMemsetAsync", times=100)
+{end}
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_two_threads_free_one_buffer(simulated):
     """While the first waits for the driver, the second finds the buffer freed."""
     pool = cp.Pool("1MiB", device=simulated, scrub=True)
@@ -183,7 +228,7 @@ def test_out_of_memory_makes_no_buffer(pool):
 def test_buffers_are_made_by_pools():
     for buffer in (cp.Buffer(), cp.Buffer.__new__(cp.Buffer)):
         for use in (lambda: buffer.ptr, lambda: buffer.__dlpack__(stream=5), lambda: buffer.__cuda_array_interface__,
-                    lambda: buffer.__enter__()):
+                    lambda: buffer.__enter__(), lambda: buffer.__dlpack_device__()):
             with pytest.raises(cp.InvalidPointerError, match="not made by Pool.buffer"):
                 use()
         buffer.free()
@@ -290,6 +335,31 @@ def test_capsule_that_nobody_consumes(pool, name):
     del buffer
     assert pool.owns(address) and name.decode() in repr(capsule)
     del capsule
+    assert not pool.owns(address)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_export_without_host_memory_keeps_nothing(pool, name):
+    """Every allocation of the interpreter fails in turn, that of the capsule among them."""
+    testcapi = pytest.importorskip("_testcapi")
+    version, failures = KINDS[name][0], 0
+    buffer = pool.buffer(1000)
+    export = buffer.__dlpack__
+    export(max_version=version)
+    before = sys.getrefcount(buffer)
+    for start in range(30):
+        try:
+            testcapi.set_nomemory(start, start + 1)
+            try:
+                export(max_version=version)
+            finally:
+                testcapi.remove_mem_hooks()
+        except MemoryError:
+            failures += 1
+    assert failures > 1
+    assert sys.getrefcount(buffer) == before
+    address = buffer.ptr
+    del export, buffer
     assert not pool.owns(address)
 
 

@@ -1,6 +1,7 @@
 """Faults that users of other GPU pools reported, each a test; the number is that of the case."""
 
 import gc
+import inspect
 import random
 import re
 import time
@@ -13,6 +14,8 @@ import pytest
 import cuda_pool as cp
 from cuda_pool import _testing, sim
 from cuda_pool.trace import Trace
+
+from .models import TrieModel, comparable, forked
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -58,10 +61,23 @@ def make_pool(device):
 
 
 def state(pool):
-    """Return the statistics without what asking for them changes."""
-    stats = vars(pool.stats()).copy()
-    del stats["upstream_calls"], stats["oom_count"]
-    return stats
+    """Return the statistics without what asking, or being refused, changes."""
+    return comparable(pool.stats(), "oom_count")
+
+
+def filled(pool, device, nbytes, value):
+    """Allocate a block and write `value` over its first and last 64 KiB."""
+    ptr = pool.alloc(nbytes)
+    assert ptr % 256 == 0 and pool.size_of(ptr) == nbytes
+    for start in (ptr, ptr + nbytes - min(nbytes, 64 * KIB)):
+        device.memset(start, value, min(nbytes, 64 * KIB))
+    return ptr
+
+
+def verify(pool, device, ptr, value):
+    nbytes = pool.size_of(ptr)
+    for start in (ptr, ptr + nbytes - min(nbytes, 64 * KIB)):
+        assert device.read(start, min(nbytes, 64 * KIB)) == bytes([value]) * min(nbytes, 64 * KIB)
 
 
 # Sizes and limits
@@ -111,26 +127,76 @@ def test_case_03_odd_capacities(make_pool, device, capacity, settings):
 
 
 @pytest.mark.parametrize("settings", ROUTES)
-def test_case_08_a_freed_half_and_three_quarters(make_pool, settings):
+def test_case_08_a_freed_half_and_three_quarters(make_pool, device, settings):
     pool = make_pool("1GiB", **settings)
-    pool.free(pool.alloc(512 * MIB))
-    pool.alloc(768 * MIB)
+    half = filled(pool, device, 512 * MIB, 1)
+    assert pool.stats().largest_free == 512 * MIB
+    verify(pool, device, half, 1)
+    pool.free(half)
+    assert pool.stats().largest_free == GIB
+    large = filled(pool, device, 768 * MIB, 2)
+    assert (pool.stats().used, pool.stats().free, pool.stats().largest_free) == (768 * MIB, 256 * MIB, 256 * MIB)
+    verify(pool, device, large, 2)
+    pool.free(large)
+    assert pool.stats().largest_free == GIB
 
 
 @pytest.mark.parametrize("settings", ROUTES)
-def test_case_09_two_of_300_and_one_of_600(make_pool, settings):
+def test_case_09_two_of_300_and_one_of_600(make_pool, device, settings):
     pool = make_pool(1000 * MIB, **settings)
-    pool.alloc(300 * MIB)
-    second = pool.alloc(300 * MIB)
+    first, second = two_of_300(pool, device)
     pool.free(second)
-    pool.alloc(600 * MIB)
+    one_of_600(pool, device, first, 1)
+
+
+@pytest.mark.parametrize("settings", [{"mid_max": "1MiB"}, {"mid_max": 0}, {"slab_max": 0, "mid_max": 0}])
+def test_case_09_the_first_is_freed(make_pool, device, settings):
+    pool = make_pool(1000 * MIB, **settings)
+    first, second = two_of_300(pool, device)
+    pool.free(first)
+    one_of_600(pool, device, second, 2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"slab_max": 0}])
+def test_case_09_the_first_is_freed_by_default(make_pool, device, settings):
+    """The block that is left has 400 MiB below it and 300 above: on this backing, live memory never moves."""
+    pool = make_pool(1000 * MIB, **settings)
+    first, second = two_of_300(pool, device)
+    pool.free(first)
+    before = state(pool)
+    assert (before["free"], before["largest_free"]) == (700 * MIB, 400 * MIB)
+    with pytest.raises(cp.OutOfMemoryError) as caught:
+        pool.alloc(600 * MIB)
+    assert caught.value.largest_free == 400 * MIB and state(pool) == before
+    largest, rest = filled(pool, device, 400 * MIB, 3), filled(pool, device, 300 * MIB, 4)
+    for ptr, value in (second, 2), (largest, 3), (rest, 4):
+        verify(pool, device, ptr, value)
+    assert pool.stats().free == 0
+
+
+def two_of_300(pool, device):
+    blocks = [filled(pool, device, 300 * MIB, value) for value in (1, 2)]
+    assert (pool.stats().used, pool.stats().largest_free) == (600 * MIB, 400 * MIB)
+    return blocks
+
+
+def one_of_600(pool, device, kept, value):
+    assert (pool.stats().free, pool.stats().largest_free) == (700 * MIB, 700 * MIB)
+    large = filled(pool, device, 600 * MIB, 3)
+    assert (pool.stats().used, pool.stats().free) == (900 * MIB, 100 * MIB)
+    verify(pool, device, kept, value)
+    verify(pool, device, large, 3)
 
 
 @pytest.mark.parametrize("settings", ROUTES)
-def test_case_10_growing_sizes(make_pool, settings):
+def test_case_10_growing_sizes(make_pool, device, settings):
     pool = make_pool("64MiB", **settings)
     for number in range(1, 65):
-        pool.free(pool.alloc(number * MIB))
+        ptr = filled(pool, device, number * MIB, number)
+        assert (pool.stats().used, pool.stats().free) == (number * MIB, (64 - number) * MIB)
+        verify(pool, device, ptr, number)
+        pool.free(ptr)
+        assert (pool.stats().used, pool.stats().largest_free) == (0, 64 * MIB)
 
 
 @pytest.mark.parametrize("settings", ROUTES + [{"debug": True}, {"size_classes": 64}])
@@ -293,13 +359,19 @@ def test_case_19_one_upstream_allocation(device, settings):
         pool.check()
 
 
-@pytest.mark.parametrize("settings", ROUTES)
+@pytest.mark.parametrize("settings", [settings for settings in ROUTES if settings.get("mid_max") != 0])
 def test_case_20_a_million_operations(make_device, settings):
-    """The counters stay sane throughout, and twice the peak is enough for the same operations.
+    """The counters stay sane throughout, and twice the peak is enough for the same operations."""
+    a_million_operations(make_device, settings, factor=2)
 
-    Where large requests go to the buddy tier alone it takes four times the peak: its holes are powers of two.
-    """
-    factor = 4 if settings.get("mid_max") == 0 else 2
+
+@pytest.mark.parametrize("settings", [settings for settings in ROUTES if settings.get("mid_max") == 0])
+def test_a_million_operations_without_a_mid_tier(make_device, settings):
+    """Where large requests go to the buddy tier alone it takes four times the peak: its holes are powers of two."""
+    a_million_operations(make_device, settings, factor=4)
+
+
+def a_million_operations(make_device, settings, factor):
     load = {"operations": 1_000_000, "slots": 2000, "smallest": 1, "doublings": 22, "seed": 20}
     with cp.Pool("8GiB", device=make_device("8GiB"), **settings) as pool:
         figures = _testing.churn(pool, check_every=20_000, **load)
@@ -347,15 +419,20 @@ def one_bit_apart(rng):
 @pytest.mark.parametrize("make_sizes", [equal_sizes, sizes_of_one_bin, arithmetic_progression, powers_of_two,
                                         one_bit_apart])
 def test_case_21_a_search_that_fails_looks_at_64_blocks(make_sizes, shuffled):
-    """A search goes down one trie, one block a step; no trie is deeper than 64 blocks."""
+    """A walk down a trie along the wanted key, and one down the side of a subtree: 64 blocks at most in both.
+
+    The tries have the shape of their model, and the search finds what the model's finds, so it visits as many.
+    """
     rng = random.Random(21)
     sizes = make_sizes(rng)
-    mid = fragmented(sizes, rng if shuffled else None)
-    tries = mid.tries()
-    assert sum(blocks for blocks, _ in tries.values()) == FREE_BLOCKS
-    assert max(depth for _, depth in tries.values()) <= 64
-    assert mid.find(max(sizes) + 1) is None
-    assert mid.block(mid.find(1))[1] == min(sizes)
+    mid, taken = fragmented(sizes, rng if shuffled else None)
+    model = model_of(mid, taken)
+    assert sum(model.counts.values()) == FREE_BLOCKS
+    for size in {1, max(sizes), max(sizes) + 1, 2 * max(sizes), *rng.sample(sizes, 500)}:
+        best, visited = model.find(size)
+        found = mid.find(size)
+        assert best == (None if found is None else mid.block(found)[1::-1])
+        assert visited <= 64 and (best is None) == (size > max(sizes))
 
 
 def test_case_21_offsets_that_are_powers_of_two():
@@ -369,15 +446,29 @@ def test_case_21_offsets_that_are_powers_of_two():
         mid.extend(1)
         taken.append(mid.take(mid.find(1), 1))
         at = offset
-    for index in reversed(taken):
+    for index in taken:
         mid.free(index)
     mid.check()
-    assert max(depth for _, depth in mid.tries().values()) <= 64
-    assert mid.find(2) is None
+    model = model_of(mid, taken)
+    assert max(model.depths.values()) >= 30
+    for size in (1, 2):
+        best, visited = model.find(size)
+        assert (best is None) == (mid.find(size) is None) == (size == 2) and visited <= 64
+
+
+def model_of(mid, taken):
+    """Return the model of the tries of a Mid whose blocks were freed in this order and have not merged."""
+    model = TrieModel(mid.end)
+    for index in taken:
+        offset, size, state = mid.block(index)
+        assert state == "free"
+        model.put(size, offset)
+    assert mid.tries() == {bin: (model.counts[bin], model.depths[bin]) for bin in model.roots}
+    return model
 
 
 def fragmented(sizes, rng):
-    """Return a Mid in which blocks of these sizes are free, with a live unit between them."""
+    """Return a Mid in which blocks of these sizes are free, a live unit between them, and the order of the frees."""
     end = sum(sizes) + len(sizes)
     mid = _testing.Mid(end, end)
     taken = []
@@ -391,11 +482,11 @@ def fragmented(sizes, rng):
     for index in taken:
         mid.free(index)
     mid.check()
-    return mid
+    return mid, taken
 
 
 def test_case_21_a_pool_of_100_000_free_blocks_fails_fast(make_device):
-    """A request that fails takes no longer than ten times what it takes in a pool of 100 free blocks."""
+    """A request that fails takes at most ten times the processor time that it takes among 100 free blocks."""
 
     def seconds(blocks):
         pool = cp.Pool(blocks * 64 * KIB, device=make_device("8GiB"), slab_max=0)
@@ -406,10 +497,10 @@ def test_case_21_a_pool_of_100_000_free_blocks_fails_fast(make_device):
         return min(fail(pool) for _ in range(200))
 
     def fail(pool):
-        started = time.perf_counter()
+        started = time.thread_time()
         with pytest.raises(cp.OutOfMemoryError):
             pool.alloc(32 * KIB + 1)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     assert seconds(FREE_BLOCKS) < 10 * seconds(100)
 
@@ -427,7 +518,7 @@ live = [pool.alloc(100 + 997 * number, 5) for number in range(50)]
 live += [pool.buffer(100 + 997 * number, 5 + number % 3 * {streams}) for number in range(50)]
 {more}
 for name in NAMES:
-    device.delay(name, 60)                      # any driver call from here on makes the process hang
+    device.delay(name, 3600)                    # any driver call from here on makes the process hang
 """
 
 
@@ -436,19 +527,18 @@ def test_case_36_exit_with_100_live_blocks(run_python, number):
     settings = [{}, {"scrub": True}, {"debug": True}, {"mid_max": 0}][number % 4]
     more = ["", "cycle = [live, pool]; cycle.append(cycle)", "import builtins; builtins.kept = live",
             "import sys; sys.kept = live", "import gc; gc.disable()"][number // 4]
-    done = run_python(EXIT.format(settings=settings, streams=int(number >= 4), more=more), timeout=30)
+    done = run_python(EXIT.format(settings=settings, streams=int(number >= 4), more=more))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-FORK = """
-import os, sys, threading
+FORK = "import os, sys\n" + inspect.getsource(forked) + """
 import cuda_pool as cp
 
 device = cp.sim.Device("64MiB")
 pool = cp.Pool("16MiB", device=device)
 ptr, buffer, empty = pool.alloc(1000), pool.buffer(1000), pool.buffer(0)
 scrubbing = cp.Pool("1MiB", device=device, scrub=True)
-scrubbed = scrubbing.buffer(100)
+scrubbed, plain = scrubbing.buffer(100), scrubbing.alloc(100)
 calls = device.calls
 
 def child():
@@ -456,8 +546,8 @@ def child():
             lambda: pool.free_async(ptr), lambda: pool.free_async(ptr, 5), lambda: pool.size_of(ptr),
             lambda: pool.owns(ptr), lambda: pool.stats(), lambda: pool.buffer(1), lambda: pool.forget_stream(0),
             lambda: buffer.ptr, lambda: buffer.free(), lambda: buffer.__dlpack__(stream=5),
-            lambda: scrubbed.free(), lambda: scrubbing.free(scrubbed)]
-    for number, use in enumerate(uses[:-1]):
+            lambda: scrubbed.free(), lambda: scrubbing.free(plain)]
+    for number, use in enumerate(uses):
         try:
             use()
         except RuntimeError as error:
@@ -470,23 +560,10 @@ def child():
     with cp.Pool("1MiB", device=device) as own:
         own.free(own.alloc(1000))
         own.check()
-
-stop = threading.Event()
-def work():
-    while not stop.is_set():
-        pool.free(pool.alloc(5000))
 """
 
 FORK_ONCE = FORK + """
-pid = os.fork()
-if pid == 0:
-    try:
-        child()
-    except BaseException as error:
-        sys.stderr.write(repr(error))
-        os._exit(1)
-    os._exit(0)
-assert os.waitpid(pid, 0)[1] == 0
+assert os.waitpid(forked(child), 0)[1] == 0
 assert device.calls == calls
 pool.free(ptr)
 pool.alloc(1000)
@@ -495,22 +572,13 @@ assert pool.owns(buffer.ptr)
 """
 
 FORK_WHILE_THREADS_RUN = FORK + """
+import threading
 from cuda_pool import _testing
 threads = [threading.Thread(target=_testing.churn, args=(pool, 3_000_000, 100, 100, 5, seed),
                             kwargs={"alone": False}) for seed in range(2)]
 for thread in threads:
     thread.start()
-pids = []
-for _ in range(30):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            child()
-        except BaseException as error:
-            sys.stderr.write(repr(error))
-            os._exit(1)
-        os._exit(0)
-    pids.append(pid)
+pids = [forked(child) for _ in range(30)]
 assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 30
 for thread in threads:
     thread.join()
@@ -518,7 +586,9 @@ pool.check()
 """
 
 
-@pytest.mark.parametrize("code", [FORK_ONCE, FORK_WHILE_THREADS_RUN], ids=["once", "while_threads_run"])
+@pytest.mark.parametrize("code", [pytest.param(FORK_ONCE, id="once"),
+                                  pytest.param(FORK_WHILE_THREADS_RUN, id="while_threads_run",
+                                               marks=pytest.mark.threads)])
 def test_case_37_fork(run_python, code):
     done = run_python("import warnings; warnings.simplefilter('ignore')\n" + code)
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,10 +4,10 @@ import gzip
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -294,6 +294,55 @@ def test_values_that_are_not_accepted(short, capsys):
     assert "static" in refused(capsys, "replay", short, "--growth", "wild")
 
 
+@pytest.mark.parametrize("capacity", ["0", "255", "513GiB", "100TiB"])
+def test_capacity_that_no_pool_has(short, capsys, capacity):
+    assert "capacity is from 256 bytes to 512.00 GiB, got " in refused(capsys, "replay", short, "--capacity", capacity)
+
+
+def test_capacity_of_too_many_digits(short, capsys):
+    message = refused(capsys, "replay", short, "--capacity", "9" * 5000)
+    assert "at most 40 digits" in message and len(message) < 1500
+
+
+WITH_LITTLE_MEMORY = """
+import re, resource, sys
+from cuda_pool.cli import main
+room = 8 << 20
+taken = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (taken + room, taken + room))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["replay", "fit"])
+def test_host_without_memory(tmp_path, command):
+    (tmp_path / "long.csv").write_bytes(HEADER + b"free,1,0,0\n" * 1_000_000)
+    done = subprocess.run([sys.executable, "-c", WITH_LITTLE_MEMORY, command, "long.csv"], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert re.fullmatch(r"cuda-pool: (row \d+: )?(no host memory|the host has too little memory).*\n", done.stderr)
+
+
+def test_host_without_memory_and_without_words(monkeypatch, capsys):
+    """The interpreter's own MemoryError has no text."""
+    def info():
+        raise MemoryError
+
+    monkeypatch.setattr("cuda_pool._cuda.info", info)
+    assert refused(capsys, "info") == "cuda-pool: the host has too little memory\n"
+
+
+def test_streams_that_are_not_played_are_no_secret(tmp_path, capsys):
+    path = tmp_path / "two.csv"
+    path.write_bytes(HEADER + b"alloc,1,4096,0\nalloc,2,4096,1\nfree,1,4096,0\n")
+    assert main(["replay", str(path)]) == 0
+    assert any(line.split()[:2] == ["streams", "2;"] and "program order" in line
+               for line in capsys.readouterr().out.splitlines())
+    assert main(["replay", str(path), "--json", "-"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["streams"], values["cross_stream_waits"]) == (2, 0)
+
+
 def test_device_that_is_not_there(short, capsys):
     main(["info", "--json", "-"])
     devices = json.loads(capsys.readouterr().out)["devices"]
@@ -335,21 +384,29 @@ def test_output_in_a_pipe_has_no_progress_and_no_escapes(tmp_path):
 
 def on_a_terminal(*arguments, cwd, **environment):
     """Run the command with stdout and stderr on a terminal; return the exit code and what it wrote."""
-    main_end, other_end = pty.openpty()
+    process, terminal = start_on_a_terminal(*arguments, cwd=cwd, **environment)
+    written = "".join(pieces_from(terminal))
+    os.close(terminal)
+    return process.wait(120), written
+
+
+def start_on_a_terminal(*arguments, cwd, **environment):
+    """Start the command with stdout and stderr on a terminal; return the process and the end that reads."""
+    terminal, other_end = pty.openpty()
     process = subprocess.Popen([sys.executable, *arguments], cwd=cwd, stdout=other_end, stderr=other_end,
                                env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment})
     os.close(other_end)
-    written = b""
+    return process, terminal
+
+
+def pieces_from(terminal):
+    """Yield what is written to a terminal until the other end is closed."""
     while True:
         try:
-            piece = os.read(main_end, 65536)
+            piece = os.read(terminal, 65536)
         except OSError:         # how Linux says that the other end is closed
-            break
-        if not piece:
-            break
-        written += piece
-    os.close(main_end)
-    return process.wait(60), written.decode()
+            return
+        yield piece.decode(errors="replace")
 
 
 def test_progress_on_a_terminal(tmp_path):
@@ -382,16 +439,33 @@ def test_reader_that_goes_away(tmp_path):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(60) == 141
+    assert process.wait(120) == 141
 
 
 def test_interrupt(tmp_path):
-    process = subprocess.Popen([sys.executable, "-m", "cuda_pool", "replay", SERVING, "--repeats", "1000000"],
-                               cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(2)
-    assert process.poll() is None
+    """The progress bar is the sign that the replay runs."""
+    pytest.importorskip("rich")
+    process, terminal = start_on_a_terminal("-m", "cuda_pool", "replay", SERVING, "--repeats", "1000000", cwd=tmp_path)
+    pieces = pieces_from(terminal)
+    shown = ""
+    while "%" not in shown:
+        shown += next(pieces)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    written = "".join(pieces)
+    os.close(terminal)
+    assert process.wait(120) == 130
+    assert written.endswith("cuda-pool: interrupted\r\n") and "peak live" not in written
+
+
+def test_interrupt_while_the_trace_is_read(tmp_path):
+    """The command has opened the pipe when this end can be opened too, and then waits for the rest of the trace."""
+    path = tmp_path / "trace.csv"
+    os.mkfifo(path)
+    process = subprocess.Popen([sys.executable, "-m", "cuda_pool", "replay", str(path)], cwd=tmp_path,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with open(path, "wb"):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "cuda-pool: interrupted\n")
 
 

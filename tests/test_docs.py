@@ -46,6 +46,14 @@ def load(path):
     return module
 
 
+# Text
+
+@pytest.mark.parametrize("path", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")),
+                                  *sorted((ROOT / "tests").glob("*.md"))], ids=name_of)
+def test_no_placeholder_is_left(path):
+    assert re.findall(r"@\w+@", path.read_text()) == []
+
+
 # Code
 
 def run_block(code, line, path, names):

@@ -29,6 +29,13 @@ def test_out_of_memory():
         "capacity 5368709120 bytes (5.00 GiB)")
 
 
+def test_out_of_memory_of_a_size_that_python_does_not_write():
+    error = cp.OutOfMemoryError(10**5000, 1, 1, 2, 3)
+    assert str(error).startswith("out of memory: requested more than 2**64 bytes, free 1 bytes (1 B), ")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert "requested 18446744073709551616 bytes" in str(cp.OutOfMemoryError(1 << 64, 1, 1, 2, 3))
+
+
 def test_cuda_error():
     assert (CUDA.code, CUDA.name, CUDA.call) == (2, "cudaErrorMemoryAllocation", "cudaMalloc")
     assert str(CUDA) == "cudaMalloc failed: cudaErrorMemoryAllocation (2)"

@@ -1,6 +1,7 @@
 """The examples run and build against the installed package, and the README shows them as they are."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,18 @@ def test_cython_example_refuses_what_is_no_pool(pairs):
 @pytest.mark.parametrize("name", ["quickstart.py", "pairs.pyx"])
 def test_readme_shows_the_example_as_it_is(name):
     assert (EXAMPLES / name).read_text() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_readme_states_the_figures_of_its_picture(tmp_path):
+    command = [sys.executable, ROOT / "tools/draw_readme_picture.py", "--out", tmp_path / "picture.svg"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    _, caption, *_ = (ROOT / "README.md").read_text().split(".svg)\n\n")
+    figure = re.compile(r"[\d.]+\s(?:GiB|MiB|times|events)")
+    stated = set(figure.findall(caption.split("\n\n")[0].replace("\n", " ")))
+    assert len(stated) == 8 and stated <= set(figure.findall(done.stdout))
+    assert (tmp_path / "picture.svg").read_bytes() == (ROOT / "docs/images/fragmentation.svg").read_bytes()
 
 
 def test_readme_states_the_defaults():

@@ -232,3 +232,16 @@ def test_sizes_around_the_bins(size):
         assert mid.block(mid.find(wanted)) == (1, size, "free")
     assert mid.find(size + 1) is None
     mid.check()
+
+
+def test_an_aligned_hole_behind_an_unaligned_one():
+    """Of two holes of the size that is wanted, the lower one is not aligned."""
+    mid = Mid(0, 64)
+    blocks = [mid.take(mid.find(size), size) for size in (16, 8, 16, 24)]     # at 48, 40, 24 and 0
+    mid.free(blocks[2])
+    mid.free(blocks[0])
+    assert mid.block(mid.find(16))[0] == 24
+    found = mid.find(16, align=4)
+    assert mid.block(found)[0] == 48
+    mid.take(found, 16, align=4)
+    mid.check()

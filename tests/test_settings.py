@@ -1,15 +1,17 @@
 """What the arguments of Pool turn into."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cuda_pool.settings import (
-    CAPACITY_MAX, LARGEST_SLOT, MID_MAX, MIN_BLOCK, MOST_CLASSES, SLAB_MAX, resolve, usual_classes)
+    CAPACITY_MAX, LARGEST_SLOT, MID_MAX, MIN_BLOCK, MOST_CLASSES, SLAB_MAX, require_capacity, resolve, usual_classes)
 
 from .models import effort
 
 GIB = 1 << 30
+HUGE = 10**5000                 # Python writes no int of more than 4,300 digits
 SIZES = st.integers(256, CAPACITY_MAX)
 
 
@@ -29,7 +31,7 @@ def test_no_slabs():
     assert settings.size_classes == () and settings.slab_max == 0
 
 
-@pytest.mark.parametrize("smallest", [64, 128, 256, "64", "256B"])
+@pytest.mark.parametrize("smallest", [64, 128, 256, "64", "256B", np.int32(128), np.array(256)])
 def test_smallest_class(smallest):
     classes = resolve(GIB, size_classes=smallest).size_classes
     assert classes[0] == int(str(smallest).rstrip("B")) and classes[-1] == SLAB_MAX
@@ -37,7 +39,8 @@ def test_smallest_class(smallest):
 
 @pytest.mark.parametrize("given_classes, classes", [
     ([4096], (4096,)), (["4KiB", 100], (128, 4096)), ((64, 64, 1), (64,)), ({300, 200}, (256, 320)),
-    (range(64, 321, 64), (64, 128, 192, 256, 320)), (iter([5000]), (5056,)), ([LARGEST_SLOT], (LARGEST_SLOT,))])
+    (range(64, 321, 64), (64, 128, 192, 256, 320)), (iter([5000]), (5056,)), (np.array([256, 512]), (256, 512)),
+    (np.array([64], np.uint8), (64,)), ((size for size in (1, 65)), (64, 128)), ([LARGEST_SLOT], (LARGEST_SLOT,))])
 def test_classes_by_hand(given_classes, classes):
     settings = resolve(GIB, size_classes=given_classes)
     assert settings.size_classes == classes and settings.slab_max == classes[-1]
@@ -85,6 +88,13 @@ def test_usual_classes(largest, smallest):
     ({"size_classes": [LARGEST_SLOT + 1]}, "to 1.00 GiB"),
     ({"size_classes": range(64, 64 * 514, 64)}, "1 to 512 sizes"),
     ({"size_classes": [64], "slab_max": 64}, "not both"),
+    ({"size_classes": (size for size in [5, 0])}, "got [5, 0]"),
+    ({"size_classes": np.array([], int)}, "1 to 512 sizes"),
+    ({"size_classes": HUGE}, "64, 128 or 256 bytes, got an int of too many digits"),
+    ({"size_classes": [HUGE]}, "got a list that holds too many digits"),
+    ({"slab_max": HUGE}, "slab_max is at most 1.00 GiB, got more than 16384.00 PiB"),
+    ({"min_block": HUGE}, "power of two from 256 bytes to 1.00 GiB, got an int of too many digits"),
+    ({"min_block": "9" * 5000}, "at most 40 digits"),
 ])
 def test_what_is_not_accepted(arguments, text):
     with pytest.raises(ValueError) as caught:
@@ -97,6 +107,25 @@ def test_what_is_not_accepted(arguments, text):
 def test_types_that_are_not_accepted(arguments):
     with pytest.raises(TypeError):
         resolve(8 * GIB, **arguments)
+
+
+@pytest.mark.parametrize("size_classes, text", [
+    (256.0, "size_classes is a size, or an iterable of sizes; got 256.0"),
+    (np.array(256.0), "size_classes is a size, or an iterable of sizes; got array(256.)"),
+    (object, "got <class 'object'>"), (b"256", "got b'256'"), (np.array([256.0]), "a size is an int of bytes"),
+    (np.array([[256, 512]]), "a size is an int of bytes"), ([None], "a size is an int of bytes")])
+def test_size_classes_of_other_types(size_classes, text):
+    with pytest.raises(TypeError) as caught:
+        resolve(8 * GIB, size_classes=size_classes)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("nbytes", [-1, 0, 255, CAPACITY_MAX + 1, pytest.param(HUGE, id="huge")])
+def test_capacity_that_no_pool_has(nbytes):
+    with pytest.raises(ValueError, match="capacity is from 256 bytes to 512.00 GiB, got "):
+        require_capacity(nbytes)
+    require_capacity(256)
+    require_capacity(CAPACITY_MAX)
 
 
 def test_min_block_that_is_too_small_for_the_capacity():

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -13,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cuda_pool import sim
 from cuda_pool.errors import CudaError
+
+from .models import forked
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE = 0, 1, 2, 101
 TO_DEVICE, TO_HOST, ON_DEVICE, DEFAULT = 1, 2, 3, 4
@@ -470,27 +473,30 @@ def test_delay(make_device):
     device.delay("cudaMalloc", 0.1)
     start = time.perf_counter()
     device.malloc(1)
-    assert 0.1 <= time.perf_counter() - start < 2
+    assert time.perf_counter() - start >= 0.1
+    device.delay("cudaMalloc", 3600)
     device.delay("cudaMalloc", 0)
-    start = time.perf_counter()
     device.malloc(1)
-    assert time.perf_counter() - start < 0.1
 
 
 def test_delayed_call_holds_up_nobody_else(make_device):
+    """On a busy machine the others may need longer than the delay: then it is tried with a longer one."""
+    assert any(others_are_served_during(seconds, make_device) for seconds in (0.3, 2, 10))
+
+
+def others_are_served_during(seconds, make_device):
     device, other = make_device(), make_device()
-    device.delay("cudaMalloc", 1)
+    device.delay("cudaMalloc", seconds)
     thread = threading.Thread(target=device.malloc, args=(1,))
     thread.start()
     while device.calls["cudaMalloc"] == 0:
         time.sleep(0.001)
-    start = time.perf_counter()
     device.mem_info()
     other.malloc(1)
-    assert time.perf_counter() - start < 0.5
-    assert thread.is_alive()
+    waiting = device.allocated == 0
     thread.join()
     assert device.allocated == 1
+    return waiting
 
 
 def test_device_closed_during_a_delayed_call(make_device):
@@ -592,7 +598,11 @@ def test_devices_come_and_go_while_others_work():
 def test_fork_while_another_thread_holds_the_lock(make_device):
     device = make_device("4GiB")
     ptr = device.malloc(1 << 20)
-    stop = threading.Event()
+    stop, statuses = threading.Event(), []
+
+    def child():
+        assert device.calls["cudaMemsetAsync"] >= 0
+        assert sim.Device("1MiB").mem_info()[0] == 1 << 20
 
     def hold():
         while not stop.is_set():
@@ -601,18 +611,23 @@ def test_fork_while_another_thread_holds_the_lock(make_device):
     thread = threading.Thread(target=hold)
     thread.start()
     for _ in range(20):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if device.calls["cudaMemsetAsync"] >= 0 and sim.Device("1MiB").mem_info()[0] == 1 << 20 else 1)
-        deadline = time.monotonic() + 10
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                os.kill(child, 9)
-                stop.set()
-                pytest.fail("the child hangs")
-            time.sleep(0.001)
+        statuses.append(status_of(forked(child)))
     stop.set()
     thread.join()
+    assert statuses == [0] * 20
+
+
+def status_of(pid, patience=100):
+    """Return the status with which a child ends; kill one that does not end within `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return "killed: it hung"
 
 
 def test_exit_with_live_memory(run_python):

@@ -6,8 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuda_pool import format_size, parse_size
+from cuda_pool.sizes import shown
 
 from .models import effort
+
+
+HUGE = 10**5000                 # Python writes no int of more than 4,300 digits
 
 
 @pytest.mark.parametrize("text, nbytes", [
@@ -42,6 +46,35 @@ def test_other_types(value):
         parse_size(value)
 
 
+@pytest.mark.parametrize("text", ["9" * 41, "9" * 5000, "." + "9" * 41, "0." + "9" * 5000 + "GiB", "1" * 5000 + "."])
+def test_text_of_too_many_digits(text):
+    with pytest.raises(ValueError, match="is not a size: .* at most 40 digits") as caught:
+        parse_size(text)
+    assert len(str(caught.value)) < 400 and "limit" not in str(caught.value)
+
+
+def test_text_of_as_many_digits_as_are_accepted():
+    assert parse_size("9" * 40) == 10**40 - 1 and parse_size("0." + "9" * 40) == 0
+
+
+@pytest.mark.parametrize("value", [np.array([256]), np.array([1, 2]), np.array(1.5), np.array("1KiB"), np.bool_(True)])
+def test_arrays_are_no_sizes(value):
+    with pytest.raises(TypeError, match="a size is an int of bytes"):
+        parse_size(value)
+
+
+def test_a_negative_size_too_long_to_show():
+    with pytest.raises(ValueError, match="cannot be negative, got an int"):
+        parse_size(-HUGE)
+
+
+@pytest.mark.parametrize("value, text", [
+    ("a", "'a'"), ([1, "2"], "[1, '2']"), pytest.param(HUGE, "an int of too many digits to show", id="huge"),
+    ([HUGE], "a list that holds too many digits to show"), ("x" * 200, "'" + "x" * 99 + "...")])
+def test_shown(value, text):
+    assert shown(value) == text
+
+
 @pytest.mark.parametrize("value", [-1, np.int8(-5), -(1 << 100)])
 def test_negative(value):
     with pytest.raises(ValueError, match="cannot be negative, got -"):
@@ -50,7 +83,8 @@ def test_negative(value):
 
 @pytest.mark.parametrize("nbytes, text", [
     (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (1 << 20, "1.00 MiB"), ((1 << 20) - 1, None),
-    (3 << 29, "1.50 GiB"), (1 << 40, "1.00 TiB"), (5 << 50, "5.00 PiB"), (1 << 70, "1048576.00 PiB")])
+    (3 << 29, "1.50 GiB"), (1 << 40, "1.00 TiB"), (5 << 50, "5.00 PiB"), (1 << 64, "16384.00 PiB"),
+    (1 << 70, "more than 16384.00 PiB"), pytest.param(HUGE, "more than 16384.00 PiB", id="huge")])
 def test_format(nbytes, text):
     assert format_size(nbytes) == text or text is None
 

@@ -4,7 +4,8 @@
 #   tools/coverage.sh [PYTEST ARGUMENT ...]
 #
 # Builds with line events and prints a line for each file in pyx/. Line events take the GIL in code that otherwise runs
-# without it, so tests with several threads in the pool would hang: those marked threads are left out.
+# without it and make it many times slower. Left out are tests with several threads in one pool (marked threads),
+# which would hang, the millions of operations of test_cases.py and test_bench.py, and the tests that compile.
 . "$(dirname "$0")/common.sh"
 
 copy_tree
@@ -17,7 +18,8 @@ say "tests"
 export COVERAGE_RCFILE=$tree/tools/coveragerc COVERAGE_CORE=ctrace CI=true         # Hypothesis: no deadlines
 failed=0
 "$venv/bin/coverage" run "$venv/bin/pytest" -q -p no:cacheprovider -m "not threads and not gpu" \
-    --ignore=tests/test_build.py "$@" || failed=$?
+    --ignore=tests/test_build.py --ignore=tests/test_cases.py --ignore=tests/test_bench.py \
+    --ignore=tests/test_examples.py --ignore=tests/test_docs.py "$@" || failed=$?
 
 say "lines run"
 "$venv/bin/coverage" report --include='pyx/*'

@@ -1,6 +1,6 @@
 """Draw docs/images/fragmentation.svg: one region under a power-of-two buddy system and under this pool.
 
-    python tools/draw_readme_picture.py [TRACE]
+    python tools/draw_readme_picture.py [TRACE] [--out FILE]
 
 Both serve the same trace from regions of the same size, the smallest that the pool needs. The picture shows them
 at the allocation where the buddy system fails first. The figures in it are measured, and printed as well.
@@ -215,7 +215,9 @@ def bars(shares, below, y):
 def main():
     parser = argparse.ArgumentParser(description="Draw the picture of the README.")
     parser.add_argument("trace", nargs="?", type=Path, default=TRACE, help="CSV, plain or gzip")
-    trace = Trace.read(parser.parse_args().trace)
+    parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="SVG (default: the README's)")
+    arguments = parser.parse_args()
+    trace = Trace.read(arguments.trace)
     fitted = fit(trace, search=False)
     capacity = -(-fitted.min_capacity // MIN_BLOCK) * MIN_BLOCK
     failure = first_failure(trace, capacity)
@@ -224,12 +226,12 @@ def main():
     buddy, row, size = failure
     pool = pool_until(trace, capacity, row)
     captions = (f"fails to allocate {format_size(size)}", "serves it, and the rest of the trace")
-    with open_atomically(PICTURE) as file:
+    with open_atomically(arguments.out) as file:
         file.write("\n".join(draw((buddy, pool), captions, capacity)).encode() + b"\n")
     need = smallest_for_buddy(trace, capacity, fitted.resolution)
-    print(f"region {format_size(capacity)}, allocation of {format_size(size)} in row {row} of {trace.events + 1}")
-    print(f"buddy system: {buddy.text()}; needs {format_size(need)}, {need / trace.peak_live:.2f} x peak live")
-    print(f"pool: {pool.text()}; needs {format_size(capacity)}, {capacity / trace.peak_live:.2f} x peak live")
+    print(f"region {format_size(capacity)}, after {row - 2} events; allocation of {format_size(size)}")
+    print(f"buddy system: {buddy.text()}; needs {format_size(need)}, {need / trace.peak_live:.2f} times peak live")
+    print(f"pool: {pool.text()}; needs {format_size(capacity)}, {capacity / trace.peak_live:.2f} times peak live")
 
 
 if __name__ == "__main__":

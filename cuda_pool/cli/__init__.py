@@ -5,13 +5,15 @@ import os
 import sys
 
 from .. import __version__
-from ..errors import CudaError, OutOfMemoryError
+from ..errors import CudaError
 from . import fit, info, replay
 
 __all__ = ["main"]
 
 EXIT_CODES = """\
-exit codes: 0 all went well; 1 an allocation of the trace failed, and its row is named; 2 bad arguments or input"""
+exit codes: 0 all went well; 1 an allocation of the trace failed, and its row is named; 2 bad arguments or input,
+or too little memory on the host or the device"""
+NO_TEXT = "the host has too little memory"     # the interpreter's own MemoryError says nothing
 
 
 def main(argv=None):
@@ -25,8 +27,9 @@ def main(argv=None):
     Returns
     -------
     int
-        Exit code: 0; 1 when an allocation of a trace failed; 2 for bad arguments or input, with a message on stderr;
-        130 when interrupted; 141 when whoever reads the output went away.
+        Exit code: 0; 1 when an allocation of a trace failed; 2 for bad arguments or input, or when the host or the
+        device has too little memory, with a message on stderr; 130 when interrupted; 141 when whoever reads the
+        output went away.
     """
     try:
         return _run(argv)
@@ -36,7 +39,7 @@ def main(argv=None):
         return _complain("interrupted", 130)
     except BrokenPipeError:
         return _mute()
-    except (OSError, ValueError, CudaError, OutOfMemoryError, ImportError) as error:
+    except (OSError, ValueError, CudaError, MemoryError, ImportError) as error:
         return _complain(_text(error), 2)
 
 
@@ -60,7 +63,7 @@ def _parser():
 def _text(error):
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fspath(error.filename)}: {error.strerror}"
-    return str(error)
+    return str(error) or NO_TEXT
 
 
 def _complain(message, code):

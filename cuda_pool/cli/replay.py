@@ -48,7 +48,8 @@ def _summary(values, is_default):
     outcome = f"FAILED at row {values['failed_row']}" if failed else "replayed"
     summary = output.Summary(f"{values['trace']}: {outcome}")
     summary.add("device", "simulated (no GPU involved)" if values["simulated"] else values["device"])
-    summary.add("events", f"{values['events']} on {values['streams']} stream(s)")
+    summary.add("events", values["events"])
+    summary.add("streams", f"{values['streams']}; this version plays all events in program order, not stream by stream")
     if values["orphan_frees"]:
         summary.add("orphan frees", f"{values['orphan_frees']} (frees without an allocation in the trace)")
     if values["preexisting"]:

@@ -1,0 +1,178 @@
+"""Frees that ask the driver: streams that are waited for, and blocks that are overwritten with zeros."""
+
+import threading
+
+import pytest
+
+import cuda_pool as cp
+
+KIB = 1 << 10
+STREAM, OTHER = 0x50, 0x60
+
+
+@pytest.fixture
+def sim_device(make_device):
+    return make_device("64MiB")
+
+
+@pytest.fixture
+def pool(sim_device):
+    with cp.Pool("8MiB", device=sim_device) as pool:
+        yield pool
+
+
+def waits(device):
+    return device.calls["cudaStreamSynchronize"]
+
+
+def test_one_stream_never_waits(pool, sim_device):
+    for _ in range(1000):
+        pool.free_async(pool.alloc(1000, STREAM), STREAM)
+    pool.check()
+    assert waits(sim_device) == 0
+
+
+def test_another_stream_waits_once_for_a_batch(pool, sim_device):
+    for ptr in [pool.alloc(1000, STREAM) for _ in range(10)]:
+        pool.free_async(ptr, STREAM)
+    for _ in range(10):
+        pool.alloc(1000, OTHER)
+    assert waits(sim_device) == 1
+    assert sim_device.log[-1][0] == "cudaStreamSynchronize" or ("cudaStreamSynchronize", (STREAM,), 0) in sim_device.log
+
+
+def test_a_forgotten_stream_is_not_asked_again(pool, sim_device):
+    pool.free_async(pool.alloc(1000, STREAM), STREAM)
+    pool.forget_stream(OTHER)
+    assert waits(sim_device) == 0
+    pool.forget_stream(STREAM)
+    pool.forget_stream(STREAM)
+    pool.alloc(1000, OTHER)
+    assert waits(sim_device) == 1
+
+
+def test_the_legacy_default_stream_has_two_handles(pool, sim_device):
+    pool.free_async(pool.alloc(1000, 0), 1)
+    pool.free_async(pool.alloc(1000, 1), 0)
+    assert waits(sim_device) == 0
+
+
+def test_the_per_thread_default_stream_is_always_waited_for(pool, sim_device):
+    """Handle 2 is another stream in each thread, so nobody may take what was freed on it without a wait."""
+    pool.free_async(pool.alloc(1000, 2), 2)
+    assert waits(sim_device) == 1
+    pool.alloc(1000, 2)
+    pool.alloc(1000, OTHER)
+    assert waits(sim_device) == 1
+
+
+def test_a_stream_destroyed_too_early_is_covered_by_the_device(pool, sim_device):
+    pool.free_async(pool.alloc(1000, STREAM), STREAM)
+    sim_device.fail("cudaStreamSynchronize", code="cudaErrorInvalidResourceHandle")
+    assert pool.alloc(1000, OTHER)
+    assert sim_device.calls["cudaDeviceSynchronize"] == 1
+    pool.alloc(1000, STREAM)
+    assert waits(sim_device) == 1
+    assert pool.stats().upstream_calls["cudaDeviceSynchronize"] == 1
+
+
+def test_a_failed_wait_changes_nothing(pool, sim_device):
+    pool.free_async(pool.alloc(1000, STREAM), STREAM)
+    ptr = pool.alloc(1000, STREAM)
+    before = pool.stats().used
+    sim_device.fail("cudaStreamSynchronize", code="cudaErrorInvalidValue", times=2)
+    with pytest.raises(cp.CudaError) as caught:
+        pool.alloc(1000, OTHER)
+    assert (caught.value.code, caught.value.call) == (1, "cudaStreamSynchronize")
+    with pytest.raises(cp.CudaError):
+        pool.free_async(ptr, OTHER)
+    assert pool.stats().used == before and pool.owns(ptr)
+    pool.free_async(ptr, OTHER)
+    pool.alloc(1000, OTHER)
+    pool.check()
+
+
+def test_scrubbed_blocks_are_zero(sim_device):
+    with cp.Pool("1MiB", device=sim_device, scrub=True) as pool:
+        for free in (pool.free, pool.free_async):
+            ptr = pool.alloc(5000)
+            sim_device.memset(ptr, 7, 5000)
+            free(ptr)
+            assert sim_device.read(ptr, 5000) == bytes(5000)
+        pool.check()
+
+
+def test_a_failed_scrub_leaves_the_block_live(sim_device):
+    with cp.Pool("1MiB", device=sim_device, scrub=True) as pool:
+        ptr = pool.alloc(5000)
+        for free in (pool.free, pool.free_async):
+            sim_device.fail("cudaMemsetAsync", code="cudaErrorInvalidValue")
+            with pytest.raises(cp.CudaError):
+                free(ptr)
+            assert pool.owns(ptr) and pool.size_of(ptr) == 5000
+        pool.free(ptr)
+        assert not pool.owns(ptr)
+        pool.check()
+
+
+def outcomes(actions):
+    """Run functions in threads at once; return the exceptions, None for none."""
+    found = [None] * len(actions)
+
+    def run(number):
+        try:
+            actions[number]()
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(actions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("name", ["free", "free_async"])
+def test_two_frees_of_a_block_that_is_being_scrubbed(sim_device, name):
+    with cp.Pool("1MiB", device=sim_device, scrub=True) as pool:
+        ptr = pool.alloc(300 * KIB)
+        neighbour = pool.alloc(300 * KIB)
+        sim_device.delay("cudaMemsetAsync", 0.2)
+        errors = outcomes([lambda: getattr(pool, name)(ptr)] * 4)
+        assert [type(error) for error in errors if error] == [cp.InvalidPointerError] * 3
+        assert sim_device.calls["cudaMemsetAsync"] == 1
+        assert pool.owns(neighbour) and pool.stats().free_count == 1
+        pool.check()
+
+
+@pytest.mark.threads
+def test_close_waits_for_a_scrub(sim_device):
+    pool = cp.Pool("1MiB", device=sim_device, scrub=True)
+    ptr = pool.alloc(300 * KIB)
+    sim_device.delay("cudaMemsetAsync", 0.3)
+    started = threading.Event()
+
+    def close():
+        started.wait()
+        while sim_device.calls["cudaMemsetAsync"] == 0 and pool.owns(ptr):
+            pass
+        pool.close()
+
+    def free():
+        started.set()
+        pool.free(ptr)
+
+    errors = outcomes([free, close])
+    assert all(error is None or isinstance(error, cp.InvalidPointerError) for error in errors)
+    assert sim_device.live == {} and sim_device.errors == []
+
+
+def test_owns_only_the_start_of_a_live_block(pool):
+    for nbytes in (100, 100 * KIB, 5 << 20):
+        ptr = pool.alloc(nbytes)
+        assert pool.owns(ptr)
+        assert not any(pool.owns(other) for other in (ptr + 1, ptr + nbytes - 1, ptr - 1, 0, 1 << 63))
+        pool.free(ptr)
+        assert not pool.owns(ptr)
