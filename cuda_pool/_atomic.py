@@ -1,8 +1,13 @@
 """Files that are either written whole or not at all."""
 
 import contextlib
+import errno
 import os
+import shutil
+import stat
 import tempfile
+
+DRAFT = ".cuda-pool-"           # short: a name that the target may have must not become too long for its draft
 
 
 @contextlib.contextmanager
@@ -12,7 +17,9 @@ def open_atomically(path):
     Parameters
     ----------
     path : str or os.PathLike
-        A link is followed. What is no regular file (a pipe, a terminal, ``/dev/null``) is written as it is.
+        A link is followed. What is no regular file (a pipe, a terminal, ``/dev/null``) is written as it is. A file
+        that may be written in a folder that may not is overwritten when the block ends without an error; only a disk
+        that is full then can leave half of it.
 
     Yields
     ------
@@ -23,12 +30,57 @@ def open_atomically(path):
     OSError
         The file cannot be written. What had the name before still has it.
     """
-    target = os.path.realpath(path)
-    if os.path.lexists(target) and not os.path.isfile(target):
-        with open(target, "wb") as file:
-            yield file
+    if os.path.exists(path) and not os.path.isfile(path):
+        opened = open(path, "wb")           # not by its real name, which a pipe does not have
+    elif _is_fixed(path):
+        opened = _overwritten(path)
+    else:
+        opened = _replaced(os.path.realpath(path))
+    with opened as file:
+        yield file
+
+
+def require_writable(path):
+    """Raise OSError unless open_atomically() can write there, as far as that shows beforehand."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        folder = os.path.dirname(os.path.realpath(path))
+        os.stat(folder)
+        _require(os.path.isdir(folder), errno.ENOTDIR, path)
+        _require(_may_write(folder, os.W_OK | os.X_OK), errno.EACCES, path)
         return
-    descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
+    _require(not stat.S_ISDIR(mode), errno.EISDIR, path)
+    _require(_may_write(path, os.W_OK) or stat.S_ISREG(mode) and not _is_fixed(path), errno.EACCES, path)
+
+
+def _require(condition, code, path):
+    if not condition:
+        raise OSError(code, os.strerror(code), path)
+
+
+def _may_write(path, access):
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _is_fixed(path):
+    """Return whether `path` is there, in a folder that takes no draft."""
+    folder = os.path.dirname(os.path.realpath(path))
+    return os.path.isfile(path) and not _may_write(folder, os.W_OK | os.X_OK)
+
+
+@contextlib.contextmanager
+def _overwritten(target):
+    with tempfile.TemporaryFile() as draft, open(target, "r+b") as file:
+        yield draft
+        draft.seek(0)
+        shutil.copyfileobj(draft, file)
+        file.truncate()
+
+
+@contextlib.contextmanager
+def _replaced(target):
+    descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(target), prefix=DRAFT)
     try:
         with open(descriptor, "wb") as file:
             yield file

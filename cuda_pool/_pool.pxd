@@ -71,6 +71,7 @@ ctypedef struct pool_t:
     bint async_pending
     cudaStream_t async_stream
     uint64_t async_epoch            # number of asynchronous frees
+    unsigned settling               # allocations that wait for it; meanwhile a free waits for its own stream instead
     size_t upstream[UPSTREAM_CALLS]
 
 # Every function below may be called from any thread without the GIL; those that return an int return a status.

@@ -3,13 +3,14 @@ from typing import Any
 from numpy import bool_, dtype, ndarray, uint32, uint64
 from typing_extensions import Self
 
+EVENTS_MAX: int
 EVENT: dtype[Any]
 HEADER_REASON: str
 LINE_REASON: str
 REASONS: dict[int, str]
 
 class TraceParser:
-    def __new__(cls) -> Self: ...
+    def __new__(cls, max_events: int = ...) -> Self: ...
     @property
     def row(self) -> int: ...
     def feed(self, piece: bytes) -> None: ...

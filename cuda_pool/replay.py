@@ -9,7 +9,7 @@ from . import sim
 from ._api import Pool
 from ._replay import MallocReplay, PoolReplay
 from .settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve
-from .sizes import parse_size, shown
+from .sizes import is_index, parse_size, shown
 
 __all__ = ["Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "replay", "time_malloc"]
 
@@ -206,13 +206,14 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     ------
     ValueError
         A parameter has no accepted value.
+    TypeError
+        A parameter is of a type that is not accepted.
     OutOfMemoryError
         The device cannot give the capacity.
     CudaError
         A driver call failed; DeviceUnavailableError when there is no device.
     """
-    _check_lag(lag)
-    _check_repeats(repeats)
+    lag, repeats = _lag(lag), _repeats(repeats)
     capacity = default_capacity(trace) if capacity is None else parse_size(capacity)
     require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
     device = _simulated(capacity) if device is None else device
@@ -241,8 +242,13 @@ def time_malloc(trace, *, repeats=1, progress=None):
     -------
     float or None
         Nanoseconds for each event over the fastest round; None if malloc refused a block or there is no event.
+
+    Raises
+    ------
+    ValueError, TypeError
+        `repeats` is no integer of at least 1.
     """
-    _check_repeats(repeats)
+    repeats = _repeats(repeats)
     run = _Run(MallocReplay(trace))
     run.play(repeats, progress)
     return run.ns_per_event
@@ -279,8 +285,10 @@ def fit(trace, *, backing="malloc", lag=0, settings=None, search=True, progress=
     ------
     ValueError
         A parameter has no accepted value.
+    TypeError
+        A parameter is of a type that is not accepted.
     """
-    _check_lag(lag)
+    lag = _lag(lag)
     fitter = _Fitter(trace, backing)
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
@@ -457,11 +465,20 @@ def _ratio(capacity, peak):
     return capacity / peak if peak else None
 
 
-def _check_lag(lag):
-    if lag != 0:
+def _lag(lag):
+    if _integer(lag, "lag is a number of events, accepted: 0") != 0:
         raise ValueError(f"lag {shown(lag)} needs the stream queues: accepted: 0")
+    return 0
 
 
-def _check_repeats(repeats):
-    if operator.index(repeats) < 1:
+def _repeats(repeats):
+    rounds = _integer(repeats, "repeats is a number of rounds, at least 1")
+    if rounds < 1:
         raise ValueError(f"repeats is a number of rounds, at least 1, got {shown(repeats)}")
+    return rounds
+
+
+def _integer(value, accepted):
+    if isinstance(value, bool) or not is_index(value):
+        raise TypeError(f"{accepted}; got {shown(value)}")
+    return operator.index(value)

@@ -8,15 +8,19 @@ A trace file is CSV with the header ``event,id,size,stream``, plain or compresse
 
 ``event`` is ``alloc`` or ``free``. ``id`` is the block's own number: any integer from 0 to 2**64 - 1, used by one
 allocation. ``size`` is the requested bytes, from 0 to 2**63 - 1; a free may leave it empty. ``stream`` is any integer
-from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored.
+from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. A trace has at most 20 million events unless
+the reader is told otherwise.
 """
 
 import gzip
+import operator
 import zlib
+from collections.abc import Iterable
 
 from ._atomic import open_atomically
-from ._trace import TraceParser, TraceTable
+from ._trace import EVENTS_MAX, TraceParser, TraceTable
 from .errors import TraceError
+from .sizes import is_index, shown
 
 __all__ = ["Trace", "TraceError"]
 
@@ -51,7 +55,7 @@ class Trace(TraceTable):
     """
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path, *, max_events=EVENTS_MAX):
         """Read a trace file.
 
         Parameters
@@ -60,6 +64,9 @@ class Trace(TraceTable):
             CSV, plain or gzip; which of the two is told by the content, not by the name. The file is read in pieces:
             memory grows with the number of events (32 bytes each) and of blocks (24 bytes each, and 8 to 16 more
             while the file is read), not with the length of the text. The arrays double when they are full.
+        max_events : int
+            More events are refused, which bounds the memory: a small compressed file may hold any number. The default
+            of 20 million takes 1.5 GB at most.
 
         Returns
         -------
@@ -68,11 +75,13 @@ class Trace(TraceTable):
         Raises
         ------
         TraceError
-            The content is not a trace: `row` and `reason` say where and why.
+            The content is not a trace, or has too many events: `row` and `reason` say where and why.
+        ValueError, TypeError
+            `max_events` is no integer from 0 to 2**63 - 1.
         OSError
             The file cannot be opened or read.
         """
-        parser = TraceParser()
+        parser = TraceParser(max_events)
         with open(path, "rb") as file:
             for piece in _pieces(file, parser):
                 parser.feed(piece)
@@ -95,12 +104,12 @@ class Trace(TraceTable):
         Raises
         ------
         TraceError
-            An event is malformed.
+            An event is malformed, or there are more than 20 million.
         """
         parser = TraceParser()
         parser.feed(HEADER.encode())
-        for event, ident, size, stream in events:
-            parser.feed(_row(event, ident, size, stream, parser.row))
+        for event in events:
+            parser.feed(_row(event, parser.row))
         return cls(parser)
 
     @property
@@ -138,21 +147,42 @@ class Trace(TraceTable):
             file.write("".join(rows).encode())
 
 
-def _row(event, ident, size, stream, number):
-    """Write an event as row `number`."""
+def _row(event, number):
+    """Write an event as row `number`; what could be read as anything else than one event is refused."""
+    fields = tuple(event) if isinstance(event, Iterable) else ()
+    if len(fields) != 4:
+        raise TraceError(number, f"{shown(event)} is no event: expected (event, id, size, stream)")
+    if not isinstance(fields[0], str) or fields[0] not in ("alloc", "free"):
+        raise TraceError(number, f"{shown(fields[0])} is no event: expected alloc or free")
+    for name, value in zip(("id", "size", "stream"), fields[1:]):
+        if isinstance(value, bool) or not is_index(value):
+            raise TraceError(number, f"{shown(value)} is no {name}: expected an integer")
     try:
-        return f"{event},{ident},{size},{stream}\n".encode()
+        return f"{fields[0]},{','.join(str(operator.index(value)) for value in fields[1:])}\n".encode()
     except ValueError:
         raise TraceError(number, "an integer has more digits than Python writes: "
                                  "expected at most 2**64 - 1") from None
 
 
+class _Rejoined:
+    """A file whose first bytes were read already. A pipe cannot go back, and peek() may show only one byte of it."""
+
+    def __init__(self, head, file):
+        self.head = head
+        self.file = file
+
+    def read(self, size):
+        part, self.head = self.head[:size], self.head[size:]
+        return part or self.file.read(size)
+
+
 def _pieces(file, parser):
     """Yield the text of an open file; what is wrong with its compression names the row that `parser` has reached."""
-    if not file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
-        yield from iter(lambda: file.read(PIECE), b"")
+    whole = _Rejoined(file.read(len(GZIP_MAGIC)), file)
+    if whole.head != GZIP_MAGIC:
+        yield from iter(lambda: whole.read(PIECE), b"")
         return
-    packed = gzip.GzipFile(fileobj=file)
+    packed = gzip.GzipFile(fileobj=whole, mode="rb")
     try:
         # read1() hands over what precedes a fault; read() would swallow it, and with it the row.
         yield from iter(lambda: packed.read1(PIECE), b"")

@@ -4,6 +4,8 @@ from numbers import Real
 
 cimport cython
 from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -28,6 +30,10 @@ cdef extern from "Python.h":
     void clear_error "PyErr_Clear"()
     Py_ssize_t long_as_ssize "PyLong_AsSsize_t"(object) noexcept
     size_t long_as_size "PyLong_AsSize_t"(object) noexcept
+    PyObject* long_from_size "PyLong_FromSize_t"(size_t)
+
+cdef enum:
+    ALIGNMENT_BYTES = 256       # settings.ALIGNMENT
 
 # Compared by identity: CPython keeps one object for each of these ints, and any other object is converted.
 cdef object DEFAULT_STREAM = 0
@@ -93,17 +99,27 @@ cdef class Pool:
     def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
                  mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
                  scrub=False, trace=None):
-        if self.device is not None:
+        if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
+        self.initialised = True                 # at once: opening releases the GIL
+        try:
+            self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
+                      headroom, profile, debug, scrub, trace)
+        except BaseException:
+            self.initialised = not self.handle.closed
+            raise
+
+    cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
+                  headroom, profile, debug, scrub, trace) except -1:
         _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, profile=profile, trace=trace)
         _require_share("headroom", headroom)
         chosen = _device(device)
         nbytes = _capacity(capacity, chosen)
         settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
         self.debug = debug
-        open_region(self, chosen, nbytes, settings, scrub)
         self.device = chosen
         self.settings = settings
+        return open_region(self, chosen, nbytes, settings, scrub)
 
     @cython.binding(False)
     @cython.embedsignature(True)
@@ -134,7 +150,7 @@ cdef class Pool:
         """
         cdef void* ptr
         cdef size_t size
-        cdef size_t align = 256     # ALIGNMENT
+        cdef size_t align = ALIGNMENT_BYTES
         cdef cudaStream_t handle = NULL
         cdef int status
         if not (PyLong_CheckExact(nbytes) and small_size(nbytes, &size)):
@@ -144,9 +160,9 @@ cdef class Pool:
         if alignment is not DEFAULT_ALIGNMENT:
             align = any_alignment(alignment)
         status = pool_try_alloc(self.handle, size, align, handle, &ptr)
-        if status == STATUS_OK:
-            return <uintptr_t>ptr
-        return self.alloc_waiting(status, nbytes, size, align, handle)
+        if status != STATUS_OK:
+            self.acquire_slowly(status, nbytes, size, align, handle, &ptr)
+        return hand_out(self, ptr)
 
     @cython.binding(False)
     @cython.embedsignature(True)
@@ -237,12 +253,19 @@ cdef class Pool:
     def buffer(self, nbytes, stream=0):
         """Return a ``Buffer`` that owns a block of `nbytes` bytes; arguments and errors are those of ``alloc``."""
         cdef cudaStream_t handle
-        cdef size_t address, requested = 0, used = 0
+        cdef size_t size
+        cdef void* ptr
+        cdef int status
         stream_handle(stream, &handle)
-        address = self.alloc(nbytes, stream)
-        if address:
-            pool_size_of(self.handle, <void*>address, &requested, &used)
-        return buffer_wrap(self, self.handle, self.device, <void*>address, requested, handle)
+        size = any_size(nbytes)
+        # The object first: nothing that can fail comes after the allocation.
+        cdef Buffer buffer = buffer_wrap(self, self.handle, self.device, NULL, 0, handle)
+        status = pool_try_alloc(self.handle, size, ALIGNMENT_BYTES, handle, &ptr)
+        if status != STATUS_OK:
+            self.acquire_slowly(status, nbytes, size, ALIGNMENT_BYTES, handle, &ptr)
+        buffer.address = ptr
+        buffer.nbytes = size
+        return buffer
 
     def size_of(self, ptr):
         """Return the bytes that were asked for when the block at `ptr` was allocated.
@@ -351,14 +374,28 @@ cdef class Pool:
                 pool_close(self.handle)
             free(self.handle)
 
-    cdef object alloc_waiting(self, int status, object nbytes, size_t size, size_t alignment, cudaStream_t stream):
-        """The rest of alloc where the fast path did not end in a block."""
-        cdef void* ptr = NULL
+    cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, cudaStream_t stream,
+                            void** ptr) except -1:
+        """The rest of an allocation where the fast path did not end in a block."""
         if status == STATUS_WOULD_WAIT:
             with nogil:
-                status = pool_alloc(self.handle, size, alignment, stream, &ptr)
-        status_raise(self.handle, status, parse_size(nbytes), 0)
-        return <uintptr_t>ptr
+                status = pool_alloc(self.handle, size, alignment, stream, ptr)
+        if status != STATUS_OK:
+            status_raise(self.handle, status, parse_size(nbytes), 0)
+        return 0
+
+
+cdef object hand_out(Pool pool, void* ptr):
+    """Return an address as an int; if the host has no memory for that, the block goes back."""
+    cdef PyObject* address = long_from_size(<size_t>ptr)
+    if address == NULL:
+        clear_error()
+        with nogil:
+            pool_free(pool.handle, ptr)
+        raise MemoryError("the host has no memory left for an address")
+    number = <object>address
+    Py_DECREF(number)
+    return number
 
 
 # Arguments
@@ -462,7 +499,8 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         free(sizes)
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
         available = device.mem_info()[0]
-        raise OutOfMemoryError(nbytes, available, available, 0, nbytes)
+        # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
+        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, nbytes)
     status_raise(pool.handle, status, nbytes, 0)
     return remember(pool)
 

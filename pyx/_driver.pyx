@@ -3,10 +3,11 @@
 import atexit
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, uintptr_t
 from libc.string cimport memset
 
 from cuda_pool.errors import CudaError, DeviceUnavailableError
+from cuda_pool.sizes import is_index, shown
 
 NO_DEVICE_HINT = ('no usable CUDA device; to run without a GPU, pass the simulated one, '
                   'cp.sim.Device("8GiB") after `import cuda_pool as cp`')
@@ -88,25 +89,26 @@ cdef class Device:
         visit_check(&visit)
         return free, total
 
-    def malloc(self, size_t nbytes):
+    def malloc(self, nbytes):
         """Take `nbytes` bytes from the driver itself, past every pool; return their address, 0 for 0 bytes.
 
         Raises
         ------
         CudaError
             The driver has no such memory, or the call failed otherwise; nothing is taken.
-        OverflowError
-            `nbytes` is negative or beyond 64 bits.
+        ValueError, TypeError
+            `nbytes` is no integer from 0 to 2**64 - 1.
         """
+        cdef size_t wanted = number_of(nbytes, "nbytes", UINT64_MAX)
         cdef void* ptr = NULL
         cdef visit_t visit
         with nogil:
             if visit_begin(&visit, self.driver, self.number, b"cudaMalloc"):
-                visit_end(&visit, self.driver.cudaMalloc(&ptr, nbytes))
+                visit_end(&visit, self.driver.cudaMalloc(&ptr, wanted))
         visit_check(&visit)
         return <uintptr_t>ptr
 
-    def free(self, size_t ptr):
+    def free(self, ptr):
         """Give memory from malloc() back to the driver.
 
         Parameters
@@ -118,71 +120,70 @@ cdef class Device:
         ------
         CudaError
             The driver did not take it back, because the address is not one of its own, for example.
-        OverflowError
-            `ptr` is negative or beyond 64 bits.
+        ValueError, TypeError
+            `ptr` is no integer from 0 to 2**64 - 1.
         """
+        cdef size_t address = number_of(ptr, "ptr", UINT64_MAX)
         cdef visit_t visit
         with nogil:
             if visit_begin(&visit, self.driver, self.number, b"cudaFree"):
-                visit_end(&visit, self.driver.cudaFree(<void*>ptr))
+                visit_end(&visit, self.driver.cudaFree(<void*>address))
         visit_check(&visit)
 
-    def memset(self, size_t ptr, int value, size_t nbytes):
+    def memset(self, ptr, value, nbytes):
         """Set `nbytes` bytes of device memory from `ptr` on to `value`, and wait until that is done.
 
         Raises
         ------
-        ValueError
-            `value` is no byte.
+        ValueError, TypeError
+            `value` is no integer from 0 to 255, or `ptr` or `nbytes` none from 0 to 2**64 - 1.
         CudaError
             A call failed, because the memory is not allocated, for example.
-        OverflowError
-            A number is beyond its C type.
         """
-        if not 0 <= value <= 255:
-            raise ValueError(f"value is a byte, 0 to 255, got {value}")
+        cdef size_t address = number_of(ptr, "ptr", UINT64_MAX)
+        cdef int byte = number_of(value, "value", 255)
+        cdef size_t length = number_of(nbytes, "nbytes", UINT64_MAX)
         cdef visit_t visit
         with nogil:
             if visit_begin(&visit, self.driver, self.number, b"cudaMemsetAsync"):
-                visit_wait(&visit, self.driver.cudaMemsetAsync(<void*>ptr, value, nbytes, NULL))
+                visit_wait(&visit, self.driver.cudaMemsetAsync(<void*>address, byte, length, NULL))
         visit_check(&visit)
 
-    def read(self, size_t ptr, Py_ssize_t nbytes):
+    def read(self, ptr, nbytes):
         """Return `nbytes` bytes of device memory from `ptr` on as bytes.
 
         Raises
         ------
-        ValueError
-            `nbytes` is negative.
+        ValueError, TypeError
+            `ptr` is no integer from 0 to 2**64 - 1, or `nbytes` none from 0 to 2**63 - 1.
         MemoryError
             The host has no memory for the copy.
         CudaError
             A call failed, because the memory is not allocated, for example.
-        OverflowError
-            A number is beyond its C type.
         """
-        if nbytes < 0:
-            raise ValueError(f"nbytes cannot be negative, got {nbytes}")
-        cdef bytes data = PyBytes_FromStringAndSize(NULL, nbytes)
+        cdef size_t address = number_of(ptr, "ptr", UINT64_MAX)
+        cdef size_t length = number_of(nbytes, "nbytes", INT64_MAX)
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, length)
         cdef void* host = PyBytes_AS_STRING(data)
-        self.copy(host, <void*>ptr, nbytes, cudaMemcpyDeviceToHost)
+        self.copy(host, <void*>address, length, cudaMemcpyDeviceToHost)
         return data
 
-    def write(self, size_t ptr, data):
+    def write(self, ptr, data):
         """Copy `data`, any contiguous buffer, into device memory from `ptr` on.
 
         Raises
         ------
         TypeError
             `data` is no buffer, or is not contiguous.
+        ValueError, TypeError
+            `ptr` is no integer from 0 to 2**64 - 1.
         CudaError
             A call failed, because the memory is not allocated, for example.
-        OverflowError
-            `ptr` is negative or beyond 64 bits.
         """
+        cdef size_t address = number_of(ptr, "ptr", UINT64_MAX)
         cdef const unsigned char[::1] source = memoryview(data).cast("B")
         if source.shape[0] > 0:
-            self.copy(<void*>ptr, &source[0], source.shape[0], cudaMemcpyHostToDevice)
+            self.copy(<void*>address, &source[0], source.shape[0], cudaMemcpyHostToDevice)
 
     def synchronize(self):
         """Wait until everything queued on the device is done.
@@ -214,6 +215,15 @@ def call_address(Device device not None, str name not None):
     if name not in CALLS:
         raise ValueError(f"the driver table has no {name!r}; it has {', '.join(CALLS)}")
     return (<const uintptr_t*>device.driver)[1 + CALLS.index(name)]
+
+
+cdef size_t number_of(object value, str name, size_t limit) except? 0:
+    """Return an argument as a number, or raise what is wrong with it."""
+    if isinstance(value, bool) or not is_index(value):
+        raise TypeError(f"{name} is an integer from 0 to {limit}, got {shown(value)}")
+    if not 0 <= value <= limit:
+        raise ValueError(f"{name} is from 0 to {limit}, got {shown(value)}")
+    return value
 
 
 cdef cudaError_t device_enter(const driver_t* driver, int number, int* previous) noexcept nogil:

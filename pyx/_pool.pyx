@@ -66,14 +66,21 @@ cdef void pool_abandon(pool_t* pool) noexcept nogil:
 
 
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
-    cdef int status
-    while True:
+    cdef int status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
+    if status != STATUS_WOULD_WAIT:
+        return status
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    pool.settling += 1              # no free is noted from here on, so one wait is enough
+    leave(pool)
+    status = settle(pool, NULL)
+    if status == STATUS_OK:
         status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
-        if status != STATUS_WOULD_WAIT:
-            return status
-        status = settle(pool, NULL)
-        if status != STATUS_OK:
-            return status
+    lock_acquire(&pool.lock)
+    pool.settling -= 1
+    lock_release(&pool.lock)
+    return status
 
 
 cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream,
@@ -123,7 +130,7 @@ cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexc
         return status
     stream = noted(stream)
     status = STATUS_WOULD_WAIT
-    if not pool.async_pending or pool.async_stream == stream:
+    if pool.settling == 0 and (not pool.async_pending or pool.async_stream == stream):
         status = free_locked(pool, ptr)
     if status == STATUS_OK:
         pool.async_pending = True

@@ -84,13 +84,13 @@ cdef class Replay:
         count : int
             At most so many; fewer at the end of the trace or at a failed allocation.
         """
-        if self.failure:
-            return
         cdef size_t left = self.replay.trace.event_count - self.replay.position
         cdef size_t stop = self.replay.position + min(count, left)
         cdef const event_t* event
         cdef uint64_t started
         cdef int status
+        if self.failure or self.replay.position == stop:
+            return
         with nogil:
             started = now_ns()
             status = self.advance(stop)

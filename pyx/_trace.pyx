@@ -1,13 +1,17 @@
 """Read the events of a trace from CSV text, piece by piece, without the GIL.
 
 A trace has the header ``event,id,size,stream`` and one event a row. Blanks around a field, carriage returns and empty
-lines are tolerated. Ids are looked up in an open-addressing hash table, so they may be any 64-bit numbers in any order.
+lines are tolerated. Ids are looked up in an open-addressing hash table, so they may be any 64-bit numbers in any order;
+its hash is seeded, so that no trace can be made to fill it badly.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memset
+
+import operator
+import os
 
 import numpy as np
 
@@ -17,6 +21,9 @@ from cuda_pool._trace cimport (
 )
 
 from cuda_pool.errors import TraceError
+from cuda_pool.sizes import is_index, shown as shown_value
+
+EVENTS_MAX = 20_000_000     # 1.5 GB if every event is about a block of its own
 
 cdef enum:
     FIELDS = 4
@@ -37,6 +44,7 @@ cdef enum fault_t:
     FAULT_LINE
     FAULT_LIVE
     FAULT_BLOCKS
+    FAULT_EVENTS
     FAULT_HOST_MEMORY
 
 ctypedef struct span_t:
@@ -48,10 +56,13 @@ ctypedef struct span_t:
 ctypedef struct id_map_t:
     uint32_t* slots
     size_t slot_count
+    uint64_t seed           # of the hash; unknown to whoever wrote the trace
+    uint64_t factor         # another one, odd
 
 ctypedef struct parser_t:
     trace_t trace
     id_map_t ids
+    size_t event_max
     uint64_t row            # rows taken so far; of the row at fault once there is a fault
     fault_t fault
     span_t culprit          # the text at fault, inside the piece that was being read then
@@ -61,14 +72,27 @@ cdef class TraceParser:
     """Turn pieces of CSV text into a trace.
 
     Feed it every piece in order, then give it to `TraceTable`, which takes the events over. It belongs to one thread.
+
+    Parameters
+    ----------
+    max_events : int
+        From 0 to 2**63 - 1; the row of one event more is refused.
+
+    Raises
+    ------
+    ValueError, TypeError
+        `max_events` is no such integer.
     """
 
     cdef parser_t parser
     cdef bytes carry        # the beginning of a line that the pieces so far do not end
     cdef bytes culprit      # a copy of parser.culprit, once there is a fault: the piece does not stay
 
-    def __cinit__(self):
+    def __cinit__(self, max_events=EVENTS_MAX):
         self.carry = b""
+        self.parser.event_max = event_limit(max_events)
+        self.parser.ids.seed = int.from_bytes(os.urandom(8), "little")
+        self.parser.ids.factor = int.from_bytes(os.urandom(8), "little") | 1
 
     def __dealloc__(self):
         trace_release(&self.parser.trace)
@@ -127,8 +151,7 @@ cdef class TraceParser:
     cdef trace_t give(self) noexcept:
         """Hand the trace over and be a new parser."""
         cdef trace_t trace = self.parser.trace
-        free(self.parser.ids.slots)
-        memset(&self.parser, 0, sizeof(parser_t))
+        parser_renew(&self.parser)
         self.carry = b""
         return trace
 
@@ -242,6 +265,26 @@ cdef class TraceTable:
 EVENT = np.dtype([("size", "u8"), ("stream", "u8"), ("row", "u8"), ("block", "u4"), ("kind", "u4")])
 
 
+def event_limit(max_events):
+    """Return the limit as an int, or raise what is wrong with it."""
+    if isinstance(max_events, bool) or not is_index(max_events):
+        raise TypeError(f"max_events is an integer from 0 to {SIZE_MAX}, got {shown_value(max_events)}")
+    if not 0 <= max_events <= SIZE_MAX:
+        raise ValueError(f"max_events is from 0 to {SIZE_MAX}, got {shown_value(max_events)}")
+    return operator.index(max_events)
+
+
+cdef void parser_renew(parser_t* parser) noexcept nogil:
+    """Forget what was read; the trace belongs to someone else now."""
+    free(parser.ids.slots)
+    parser.ids.slots = NULL
+    parser.ids.slot_count = 0
+    memset(&parser.trace, 0, sizeof(trace_t))
+    parser.row = 0
+    parser.fault = FAULT_NONE
+    parser.culprit = span_t(NULL, 0)
+
+
 cdef size_t lines_take(parser_t* parser, const char* text, size_t length) noexcept nogil:
     """Read every line that ends in `text`; return the bytes they take. Stops at the first fault."""
     cdef size_t taken = 0
@@ -295,7 +338,7 @@ cdef void fields_take(parser_t* parser, span_t* fields) noexcept nogil:
 cdef void event_take(parser_t* parser, event_t* event, uint64_t ident, span_t culprit) noexcept nogil:
     cdef trace_t* trace = &parser.trace
     cdef uint32_t known = <uint32_t>trace.block_count
-    cdef fault_t fault = trace_reserve(trace)
+    cdef fault_t fault = FAULT_EVENTS if trace.event_count >= parser.event_max else trace_reserve(trace)
     if fault == FAULT_NONE:
         fault = id_map_find(&parser.ids, trace, ident, &event.block)
     if fault == FAULT_NONE and event.block == known:
@@ -421,15 +464,17 @@ cdef bint id_map_grow(id_map_t* ids, const trace_t* trace) noexcept nogil:
 cdef uint32_t* id_map_slot(const id_map_t* ids, const trace_t* trace, uint64_t ident) noexcept nogil:
     """Return the slot of an id: the one that holds it, or the empty one where it belongs."""
     cdef size_t mask = ids.slot_count - 1
-    cdef size_t position = hashed(ident) & mask
+    cdef size_t position = hashed(ids, ident) & mask
     while ids.slots[position] != NIL and trace.blocks[ids.slots[position]].id != ident:
         position = (position + 1) & mask
     return &ids.slots[position]
 
 
-cdef inline uint64_t hashed(uint64_t key) noexcept nogil:
+cdef inline uint64_t hashed(const id_map_t* ids, uint64_t key) noexcept nogil:
     # Addresses share their low bits and counters their high ones: every bit has to reach every other.
-    key = (key ^ (key >> 32)) * <uint64_t>0xD6E8FEB86659FD93
+    # Without a secret, ids could be chosen to share a slot, and reading would take the square of their number.
+    key ^= ids.seed
+    key = (key ^ (key >> 32)) * ids.factor
     key = (key ^ (key >> 32)) * <uint64_t>0xD6E8FEB86659FD93
     return key ^ (key >> 32)
 
@@ -517,6 +562,7 @@ REASONS = {
     FAULT_LINE: LINE_REASON,
     FAULT_LIVE: f"more than {SIZE_MAX} bytes are live at once",
     FAULT_BLOCKS: f"more than {NIL} different ids",
+    FAULT_EVENTS: "more than {limit} events: a longer trace has to be read with a larger max_events",
 }
 
 
@@ -525,7 +571,8 @@ cdef int fault_raise(const parser_t* parser, bytes culprit) except -1:
         raise MemoryError(f"row {parser.row}: no host memory for the events of the trace")
     if any(byte < 32 and byte != 9 or byte > 126 for byte in culprit):
         raise TraceError(parser.row, f"{shown(culprit)} is not text: expected the ASCII lines of a trace CSV")
-    raise TraceError(parser.row, REASONS[parser.fault].format(text=shown(culprit), fields=culprit.count(b",") + 1))
+    raise TraceError(parser.row, REASONS[parser.fault].format(
+        text=shown(culprit), fields=culprit.count(b",") + 1, limit=parser.event_max))
 
 
 def shown(bytes text):

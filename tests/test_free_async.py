@@ -92,6 +92,29 @@ def test_a_failed_wait_changes_nothing(pool, sim_device):
     pool.check()
 
 
+@pytest.mark.threads
+def test_a_busy_stream_does_not_starve_another(pool, sim_device):
+    """One wait is enough for an allocation, however fast another thread frees on the noted stream."""
+    stop = threading.Event()
+
+    def busy():
+        while not stop.is_set():
+            pool.free_async(pool.alloc(1000, STREAM), STREAM)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        sim_device.delay("cudaStreamSynchronize", 0.002)
+        for _ in range(20):
+            before = waits(sim_device)
+            pool.free(pool.alloc(1000, OTHER))
+            assert waits(sim_device) - before < 40
+    finally:
+        stop.set()
+        thread.join()
+    pool.check()
+
+
 def test_scrubbed_blocks_are_zero(sim_device):
     with cp.Pool("1MiB", device=sim_device, scrub=True) as pool:
         for free in (pool.free, pool.free_async):

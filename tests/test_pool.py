@@ -703,3 +703,63 @@ def run_threads(work, count):
 def mapped_bytes():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.threads
+def test_initialising_in_several_threads(make_device):
+    """One of them opens the pool; the region of none is lost."""
+    device = make_device("64MiB")
+    device.delay("cudaMalloc", 0.1)
+    pool = cp.Pool.__new__(cp.Pool)
+    errors = []
+
+    def initialise():
+        try:
+            pool.__init__("1MiB", device=device)
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=initialise) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 2 and len(device.live) == 1
+    pool.close()
+    assert device.live == {}
+
+
+def test_initialising_again_after_a_failure(make_device):
+    device = make_device("1MiB")
+    pool = cp.Pool.__new__(cp.Pool)
+    with pytest.raises(cp.OutOfMemoryError):
+        pool.__init__("2MiB", device=device)
+    pool.__init__("1MiB", device=device)
+    with pytest.raises(RuntimeError, match="once"):
+        pool.__init__("1MiB", device=device)
+    pool.free(pool.alloc(1000))
+    pool.close()
+
+
+@pytest.mark.parametrize("call", ["alloc", "buffer"])
+def test_no_block_is_lost_when_the_host_has_no_memory(make_device, call):
+    capi = pytest.importorskip("_testcapi")
+    pool = cp.Pool("1MiB", device=make_device("1MiB"))
+    refused = 0
+    for number in range(1, 12):
+        got = None
+        try:
+            capi.set_nomemory(number, number + 1)
+            got = getattr(pool, call)(1000)
+        except MemoryError:
+            refused += 1
+        finally:
+            capi.remove_mem_hooks()
+        live = pool.stats().alloc_count - pool.stats().free_count
+        assert live == (0 if got is None else 1)
+        if call == "alloc":
+            pool.free(got or 0)
+        del got
+    assert refused
+    assert pool.stats().used == 0
+    pool.check()

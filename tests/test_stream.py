@@ -30,8 +30,8 @@ def waited(make_device):
     pool = cp.Pool("1MiB", device=device)
 
     def handle(stream):
-        pool.free_async(pool.alloc(100), stream)
         device.clear_log()
+        pool.free_async(pool.alloc(100), stream)        # waits where the stream cannot be noted
         pool.forget_stream(stream)
         return next(args[0] for name, args, _ in device.log if name == "cudaStreamSynchronize")
 
@@ -39,7 +39,7 @@ def waited(make_device):
 
 
 @pytest.mark.parametrize("stream, handle", [
-    (0, 0), (1, 1), (2, 2), ((1 << 64) - 1, (1 << 64) - 1), (0x7F00_1234_5678, 0x7F00_1234_5678), (np.uint64(77), 77),
+    (0, 0), (1, 0), (2, 2), ((1 << 64) - 1, (1 << 64) - 1), (0x7F00_1234_5678, 0x7F00_1234_5678), (np.uint64(77), 77),
     (Protocol((0, 99)), 99), (Protocol([0, 5]), 5), (Property((0, 98)), 98), (Protocol((0, np.int64(3))), 3),
 ])
 def test_handles(waited, stream, handle):

@@ -1,12 +1,13 @@
 """The command line: ``cuda-pool`` and ``python -m cuda_pool``."""
 
 import argparse
+import contextlib
 import os
 import sys
 
 from .. import __version__
 from ..errors import CudaError
-from . import fit, info, replay
+from . import fit, info, output, replay
 
 __all__ = ["main"]
 
@@ -31,6 +32,9 @@ def main(argv=None):
         device has too little memory, with a message on stderr; 130 when interrupted; 141 when whoever reads the
         output went away.
     """
+    if sys.stderr is None:              # closed; a message would go to stdout otherwise, or nowhere with a traceback
+        with open(os.devnull, "w") as sink, contextlib.redirect_stderr(sink):
+            return main(argv)
     try:
         return _run(argv)
     except SystemExit as request:       # argparse ends like this, for --help too
@@ -45,8 +49,10 @@ def main(argv=None):
 
 def _run(argv):
     arguments = _parser().parse_args(argv)
+    output.check_target(arguments)
     code = arguments.run(arguments)
-    sys.stdout.flush()                  # a reader that went away shows here, not at the interpreter's exit
+    if sys.stdout is not None:
+        sys.stdout.flush()              # a reader that went away shows here, not at the interpreter's exit
     return code
 
 
@@ -73,6 +79,8 @@ def _complain(message, code):
 
 def _mute():
     # What is still buffered has no reader; without this the interpreter would complain about it at its exit.
+    if sys.stdout is None:
+        return 141
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from .._atomic import open_atomically
+from .._atomic import open_atomically, require_writable
 from ..errors import TraceError
 from ..sizes import format_size, parse_size
 from ..trace import Trace
@@ -58,6 +58,19 @@ def settings_of(arguments):
     """Return the settings that were given, as a dict."""
     given = {name: getattr(arguments, name) for name in ("slab_max", "mid_max", "min_block")}
     return {name: size for name, size in given.items() if size is not None}
+
+
+def check_target(arguments):
+    """Refuse, before the work is done, a result without a place, or in the place of the trace."""
+    if arguments.json in (None, "-"):
+        if sys.stdout is None:
+            raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
+        return
+    trace = getattr(arguments, "trace", None)
+    if trace is not None and os.path.exists(trace) and os.path.exists(arguments.json) \
+            and os.path.samefile(trace, arguments.json):
+        raise ValueError(f"--json {arguments.json}: that is the trace, which the result would replace: "
+                         "expected another file")
 
 
 def read_trace(path):
@@ -126,13 +139,28 @@ def ratio_text(ratio):
 
 def _json_target(text):
     """Refuse a file that cannot be written before the work is done, not after it."""
-    folder = os.path.dirname(os.path.realpath(text))
-    if text != "-" and (os.path.isdir(text) or not os.path.isdir(folder) or not os.access(folder, os.W_OK)):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: expected a file in a writable folder, or -")
+    if text == "-" or _is_stdout(text):
+        return "-"
+    try:
+        require_writable(text)
+    except (OSError, ValueError) as error:      # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be written ({reason}): expected a file that can, or -") from None
     return text
 
 
+def _is_stdout(path):
+    """Return whether `path` is what stdout writes to, such as /dev/stdout: a summary there would spoil the JSON."""
+    try:
+        return sys.stdout is not None and os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):       # no such file, or a stdout that is no file
+        return False
+
+
 def _show(summary):
+    if sys.stdout is None:      # closed; the result is in a file
+        return
     if rich is not None and sys.stdout.isatty():
         _show_rich(summary)
         return
