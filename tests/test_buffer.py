@@ -58,13 +58,15 @@ capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_
 capsule_rename = ctypes.pythonapi.PyCapsule_SetName
 capsule_rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
+# A capsule borrows its name: these live as long as the module.
+USED = {name: ctypes.create_string_buffer(b"used_" + name) for name in (b"dltensor", b"dltensor_versioned")}
 KINDS = {b"dltensor": (None, Managed), b"dltensor_versioned": ((1, 0), ManagedVersioned)}
 
 
 def consume(capsule, name, kind):
     """Do what a consumer does: take the tensor over, and call its deleter in the end."""
     managed = kind.from_address(capsule_pointer(capsule, name))
-    capsule_rename(capsule, b"used_" + name)
+    capsule_rename(capsule, USED[name])
     return managed, lambda: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(managed.deleter)(ctypes.addressof(managed))
 
 

@@ -475,3 +475,77 @@ def test_long_rows_and_odd_names_are_shown_as_text(capsys):
     output._show(summary)
     text = capsys.readouterr().out
     assert "[bold]not markup[/bold]" in text and "[red]neither[/red]" in text
+
+
+def in_shell(line, cwd):
+    """Run a line of bash, in which $POOL is the command."""
+    return subprocess.run(["bash", "-c", line], cwd=cwd, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "POOL": f"{sys.executable} -m cuda_pool"})
+
+
+@pytest.mark.parametrize("arguments", ["info", "info --json -", "replay short.csv", "replay short.csv --json -",
+                                       "fit short.csv --no-search"])
+def test_closed_stdout(short, tmp_path, arguments):
+    done = in_shell(f"$POOL {arguments} >&-", tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == ("cuda-pool: stdout is closed, and the result goes there: open it, or name a file with "
+                           "--json\n")
+
+
+def test_closed_stdout_with_the_result_in_a_file(short, tmp_path):
+    done = in_shell("$POOL replay short.csv --json out.json >&-", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "out.json").read_text())["events"] == 3
+
+
+def test_closed_stderr(short, tmp_path):
+    done = in_shell("$POOL replay short.csv 2>&-", tmp_path)
+    assert done.returncode == 0 and "peak live" in done.stdout
+    for arguments in ("replay none.csv", "replay", "replay short.csv --json -  >&-"):
+        done = in_shell(f"$POOL {arguments} 2>&-", tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("line", [
+    "$POOL replay short.csv --json /dev/stdout | cat", "$POOL replay short.csv --json /dev/stdout",
+    "$POOL replay short.csv --json /dev/stdout > out; cat out",
+    "{ $POOL replay short.csv --json >(cat >&2) >/dev/null; } 2>&1 | cat",
+    "$POOL replay short.csv --json /dev/stderr 2>&1 >/dev/null | cat",
+    "mkfifo pipe; $POOL replay short.csv --json pipe >/dev/null & cat pipe; wait",
+])
+def test_json_in_a_pipe_is_written_as_it_is(short, tmp_path, line):
+    done = in_shell(f"set -o pipefail; {line}", tmp_path)
+    assert done.returncode == 0 and done.stderr == ""
+    assert json.loads(done.stdout)["events"] == 3
+
+
+@pytest.mark.parametrize("link", [None, os.symlink, os.link], ids=["itself", "symbolic link", "hard link"])
+def test_json_does_not_replace_the_trace(short, tmp_path, capsys, link):
+    before, name = Path(short).read_bytes(), short
+    if link:
+        name = str(tmp_path / "link.csv")
+        link(short, name)
+    for command in ("replay", "fit"):
+        assert "is the trace" in refused(capsys, command, short, "--json", name)
+    assert Path(short).read_bytes() == before
+
+
+def test_json_without_a_name(short, capsys):
+    for command in (["replay", short], ["fit", short], ["info"]):
+        assert "'' is no name of a file" in refused(capsys, *command, "--json", "")
+
+
+def test_json_with_a_long_name(short, tmp_path, capsys):
+    path = tmp_path / ("n" * 250 + ".json")
+    assert main(["replay", short, "--json", str(path)]) == 0
+    assert json.loads(path.read_text())["events"] == 3
+    capsys.readouterr()
+    assert "File name too long" in refused(capsys, "replay", short, "--json", str(path) + "x")
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, "short.csv"])
+
+
+@pytest.mark.parametrize("digits", [40, 400])
+def test_settings_of_too_many_digits(short, capsys, digits):
+    for option in ("--slab-max", "--min-block"):
+        for command in ("replay", "fit"):
+            assert len(refused(capsys, command, short, option, "9" * digits)) < 1500

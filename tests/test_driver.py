@@ -84,8 +84,41 @@ def test_memset_wants_a_byte(device, value):
 
 
 def test_read_of_a_negative_size(device):
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="nbytes is from 0 to 9223372036854775807, got -1"):
         device.read(0, -1)
+
+
+NUMBERS = {
+    "malloc": lambda device, number: device.malloc(number),
+    "free": lambda device, number: device.free(number),
+    "memset ptr": lambda device, number: device.memset(number, 0, 1),
+    "memset value": lambda device, number: device.memset(0, number, 1),
+    "memset nbytes": lambda device, number: device.memset(0, 0, number),
+    "read ptr": lambda device, number: device.read(number, 1),
+    "read nbytes": lambda device, number: device.read(0, number),
+    "write ptr": lambda device, number: device.write(number, b"x"),
+}
+
+
+@pytest.mark.parametrize("method", NUMBERS)
+def test_numbers_that_are_not_accepted(make_device, method):
+    device = make_device()
+    device.clear_log()
+    for number in (-1, 2**64, -10**400, 10**5000):
+        with pytest.raises(ValueError, match="is from 0 to [0-9]+, got") as caught:
+            NUMBERS[method](device, number)
+        assert len(str(caught.value)) < 200
+    for number in (1.5, 64.0, "64", None, True):
+        with pytest.raises(TypeError, match="is an integer from 0 to"):
+            NUMBERS[method](device, number)
+    assert device.calls == {}
+
+
+def test_numbers_of_numpy(device):
+    ptr = device.malloc(np.uint32(64))
+    device.memset(np.uint64(ptr), np.uint8(7), np.int64(64))
+    assert device.read(np.uint64(ptr), np.int32(2)) == b"\x07\x07"
+    device.free(np.uint64(ptr))
 
 
 def test_kind_of_device(device):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cuda_pool import sim
 from cuda_pool._api import Pool
-from cuda_pool._replay import MallocReplay, PoolReplay
+from cuda_pool._replay import MallocReplay, PoolReplay, Replay
 from cuda_pool.errors import DeviceUnavailableError, OutOfMemoryError
 from cuda_pool.replay import default_capacity, fit, replay, time_malloc
 from cuda_pool.trace import Trace
@@ -351,3 +351,31 @@ def test_fit_refuses_what_it_does_not_know():
         fit(Trace.from_events([]), settings={"slabs": 4})
     with pytest.raises(ValueError):
         fit(Trace.from_events([]), backing="paper")
+
+
+def test_settings_of_400_digits():
+    trace = Trace.from_events(blocks(100))
+    for name in ("slab_max", "min_block"):
+        with pytest.raises(ValueError, match=f"{name} is .*1.00 GiB"):
+            replay(trace, **{name: 10**400})
+        with pytest.raises(ValueError, match=f"{name} is .*1.00 GiB"):
+            fit(trace, settings={name: 10**400})
+
+
+@pytest.mark.parametrize("value", [False, True, 0.0, 1.0, 2.5, "1", None], ids=repr)
+def test_numbers_that_are_no_integers(value):
+    trace = Trace.from_events(blocks(100))
+    for call, name in ((replay, "lag"), (fit, "lag"), (replay, "repeats"), (time_malloc, "repeats")):
+        with pytest.raises(TypeError, match=f"{name} is a number of"):
+            call(trace, **{name: value})
+
+
+def test_abstract_loop_plays_nothing():
+    loop = Replay(Trace.from_events([]))
+    loop.place()
+    loop.run(1)
+    assert (loop.position, loop.failed, loop.ns) == (0, False, 0)
+    loop = Replay(Trace.from_events(blocks(100)))
+    loop.run(1)
+    assert (loop.position, loop.failed_row, loop.failed_size) == (0, 2, 100)
+    loop.clear()

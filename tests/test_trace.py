@@ -5,6 +5,8 @@ import os
 import pickle
 import random
 import stat
+import tempfile
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -14,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_pool._atomic import open_atomically
-from cuda_pool._trace import TraceParser
+from cuda_pool._atomic import open_atomically, require_writable
+from cuda_pool._trace import EVENTS_MAX, TraceParser
 from cuda_pool.errors import TraceError
 from cuda_pool.trace import Trace
 
@@ -353,7 +355,11 @@ def timed(call):
 
 def test_from_events_refuses_what_a_file_may_not_hold():
     for events, row in (([("alloc", 1, -1, 0)], 2), ([("alloc", 1, 1, 0), ("alloc", 1, 1, 0)], 3),
-                        ([("alloc", 1.0, 1, 0)], 2), ([("realloc", 1, 1, 0)], 2), ([("alloc", True, 1, 0)], 2)):
+                        ([("alloc", 1.0, 1, 0)], 2), ([("realloc", 1, 1, 0)], 2), ([("alloc", True, 1, 0)], 2),
+                        ([("alloc", 0, "5,0\nalloc,1,7", 0)], 2), ([("alloc", 0, 5, "0\nalloc,1,7,0")], 2),
+                        ([("alloc,0,5,0\nfree", 0, 5, 0)], 2), ([("alloc", 1, 1, 0), ("alloc", 2, 3)], 3),
+                        ([("alloc", 1, 1, 0, 0)], 2), ([("free", 1, "", 0)], 2), ([7], 2), ([b"free"], 2),
+                        ([(["alloc"], 1, 1, 0)], 2)):
         with pytest.raises(TraceError) as caught:
             Trace.from_events(events)
         assert caught.value.row == row
@@ -468,3 +474,137 @@ def test_numbers_beyond_the_limit(number, field):
     else:
         with pytest.raises(TraceError, match=f"from 0 to {limit}"):
             Trace.from_events(row)
+
+
+def test_from_events_takes_integers_of_any_type():
+    trace = Trace.from_events([("alloc", np.uint64(LARGEST), np.int32(5), np.uint8(1)), ["free", LARGEST, 5, 1]])
+    assert rows_of(trace) == [("alloc", LARGEST, 5, 1), ("free", LARGEST, 5, 1)]
+
+
+@pytest.mark.parametrize("content", [SAMPLE, gzip.compress(SAMPLE)], ids=["plain", "gzip"])
+def test_pipe_that_starts_with_one_byte(tmp_path, content):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def write():
+        with open(path, "wb", buffering=0) as pipe:
+            for piece in (content[:1], content[1:2], content[2:7], content[7:]):
+                pipe.write(piece)
+                time.sleep(0.05)            # what was written before is read first
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    trace = Trace.read(path)
+    writer.join()
+    assert trace.id.tolist() == [7, 3, 7, 9, 3, 9]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f", b"e"], ids=repr)
+def test_file_of_less_than_two_bytes(tmp_path, content):
+    with pytest.raises(TraceError, match="row 1: .*(the first line must be|the ASCII lines of)"):
+        read(tmp_path, content)
+
+
+def test_too_many_events_are_refused_by_row(tmp_path):
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(SAMPLE))
+    assert len(Trace.read(path, max_events=6)) == 6
+    for limit in (0, 1, 5):
+        with pytest.raises(TraceError, match=f"more than {limit} events.*max_events") as caught:
+            Trace.read(path, max_events=limit)
+        assert caught.value.row == limit + 2
+
+
+def test_limit_holds_for_every_trace_of_a_parser():
+    parser = TraceParser(1)
+    parser.feed(HEADER + b"alloc,1,1,0\n")
+    assert len(Trace(parser)) == 1
+    with pytest.raises(TraceError, match="more than 1 events"):
+        parser.feed(HEADER + b"alloc,1,1,0\nfree,1,1,0\n")
+
+
+def test_limit_that_is_none():
+    assert EVENTS_MAX == 20_000_000
+    for limit in (-1, 2**63, 10**400):
+        with pytest.raises(ValueError, match="max_events is from 0 to"):
+            TraceParser(limit)
+    for limit in (1.5, "5", None, True):
+        with pytest.raises(TypeError, match="max_events is an integer"):
+            TraceParser(limit)
+
+
+def unmixed(number):
+    """The id that two rounds of a multiplicative mix with this constant, common and without a seed, turn to `number`.
+
+    Its bits below 32 are the slot in a hash table of any size here.
+    """
+    inverse = pow(0xD6E8FEB86659FD93, -1, 2**64)
+    for _ in range(2):
+        number ^= number >> 32
+        number = number * inverse % 2**64
+    return number ^ number >> 32
+
+
+@pytest.mark.skipif(os.environ.get("CUDA_POOL_BUILD", "release") != "release", reason="not an optimised build")
+def test_ids_that_were_chosen_to_share_a_slot():
+    count = 30_000
+    ordinary = HEADER + b"".join(b"alloc,%d,1,0\n" % (i * 2**40 % 2**64 + i) for i in range(count))
+    crafted = HEADER + b"".join(b"alloc,%d,1,0\n" % unmixed(i << 32) for i in range(count))
+
+    def parse(text):
+        parser = TraceParser()
+        parser.feed(text)
+        assert len(Trace(parser)) == count
+
+    assert min(timed(lambda: parse(crafted)) for _ in range(3)) < 20 * max(timed(lambda: parse(ordinary))
+                                                                           for _ in range(3))
+
+
+def test_long_names_are_written(tmp_path):
+    path = tmp_path / ("n" * 251 + ".csv")
+    require_writable(path)
+    for _ in range(2):
+        Trace.from_events([]).write(path)
+        assert path.read_bytes() == HEADER and os.listdir(tmp_path) == [path.name]
+    with pytest.raises(OSError, match="too long"):
+        require_writable(tmp_path / ("n" * 256))
+
+
+@pytest.fixture
+def fixed():
+    """An old file that this process may write, in a folder that it may not."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "out")
+        path.write_text("something old and long")
+        path.chmod(0o666)
+        os.chmod(folder, 0o555)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield path
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o755)
+
+
+def test_old_file_in_a_folder_that_is_not_writable(fixed):
+    require_writable(fixed)
+    with pytest.raises(ZeroDivisionError):
+        with open_atomically(fixed) as file:
+            file.write(b"half")
+            1 / 0
+    assert fixed.read_text() == "something old and long"
+    with open_atomically(fixed) as file:
+        file.write(b"new")
+    assert fixed.read_text() == "new" and os.listdir(fixed.parent) == ["out"]
+
+
+def test_new_file_in_a_folder_that_is_not_writable(fixed):
+    other = fixed.with_name("other")
+    with pytest.raises(PermissionError):
+        require_writable(other)
+    with pytest.raises(PermissionError):
+        with open_atomically(other) as file:
+            file.write(b"new")
+    assert os.listdir(fixed.parent) == ["out"]

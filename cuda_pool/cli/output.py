@@ -95,7 +95,7 @@ def finish(arguments, result, summary):
     if arguments.json == "-":
         sys.stdout.write(text)
         return
-    if arguments.json:
+    if arguments.json is not None:
         with open_atomically(arguments.json) as file:
             file.write(text.encode())
     _show(summary)
@@ -139,6 +139,8 @@ def ratio_text(ratio):
 
 def _json_target(text):
     """Refuse a file that cannot be written before the work is done, not after it."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no name of a file: expected one, or -")
     if text == "-" or _is_stdout(text):
         return "-"
     try:
