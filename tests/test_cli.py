@@ -390,11 +390,17 @@ def on_a_terminal(*arguments, cwd, **environment):
     return process.wait(120), written
 
 
+def heed_interrupts():
+    """In a child: a background job of a shell starts with SIGINT ignored, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start_on_a_terminal(*arguments, cwd, **environment):
     """Start the command with stdout and stderr on a terminal; return the process and the end that reads."""
     terminal, other_end = pty.openpty()
     process = subprocess.Popen([sys.executable, *arguments], cwd=cwd, stdout=other_end, stderr=other_end,
-                               env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment})
+                               env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment},
+                               preexec_fn=heed_interrupts)
     os.close(other_end)
     return process, terminal
 
@@ -462,7 +468,7 @@ def test_interrupt_while_the_trace_is_read(tmp_path):
     path = tmp_path / "trace.csv"
     os.mkfifo(path)
     process = subprocess.Popen([sys.executable, "-m", "cuda_pool", "replay", str(path)], cwd=tmp_path,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     with open(path, "wb"):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
