@@ -9,6 +9,8 @@ HEADER_REASON: str
 LINE_REASON: str
 REASONS: dict[int, str]
 
+def event_limit(max_events: int) -> int: ...
+
 class TraceParser:
     def __new__(cls, max_events: int = ...) -> Self: ...
     @property
