@@ -2,6 +2,9 @@
 
 ctypedef int cudaError_t
 ctypedef void* cudaStream_t
+ctypedef void* cudaEvent_t
+ctypedef void* cudaGraph_t
+ctypedef void (*cudaHostFn_t)(void*) noexcept nogil
 
 # Results that the layers above tell apart.
 cdef enum:
@@ -11,6 +14,20 @@ cdef enum:
     cudaErrorInsufficientDriver = 35
     cudaErrorNoDevice = 100
     cudaErrorInvalidDevice = 101
+    cudaErrorInvalidResourceHandle = 400
+    cudaErrorNotReady = 600
+    cudaErrorIllegalAddress = 700
+    cudaErrorNotPermitted = 800
+    cudaErrorNotSupported = 801
+    cudaErrorStreamCaptureUnsupported = 900
+    cudaErrorStreamCaptureInvalidated = 901
+    cudaErrorStreamCaptureMerge = 902
+    cudaErrorStreamCaptureUnmatched = 903
+    cudaErrorStreamCaptureUnjoined = 904
+    cudaErrorStreamCaptureIsolation = 905
+    cudaErrorStreamCaptureImplicit = 906
+    cudaErrorCapturedEvent = 907
+    cudaErrorStreamCaptureWrongThread = 908
 
 # Directions of a copy, the `kind` of cudaMemcpyAsync.
 cdef enum:
@@ -18,6 +35,21 @@ cdef enum:
     cudaMemcpyDeviceToHost = 2
     cudaMemcpyDeviceToDevice = 3
     cudaMemcpyDefault = 4
+
+# Flags of cudaStreamCreateWithFlags and cudaEventCreateWithFlags.
+cdef enum:
+    cudaStreamDefault = 0
+    cudaStreamNonBlocking = 1
+    cudaEventDisableTiming = 2
+
+# What cudaStreamIsCapturing tells, and the modes of cudaStreamBeginCapture.
+cdef enum:
+    cudaStreamCaptureStatusNone = 0
+    cudaStreamCaptureStatusActive = 1
+    cudaStreamCaptureStatusInvalidated = 2
+    cudaStreamCaptureModeGlobal = 0
+    cudaStreamCaptureModeThreadLocal = 1
+    cudaStreamCaptureModeRelaxed = 2
 
 # One entry per CUDA call. NULL: the driver lacks it, and the feature that needs it is off.
 # A filling owns its table for the whole life of the process, so a driver_t* never dangles.
@@ -38,6 +70,20 @@ ctypedef struct driver_t:
     cudaError_t (*cudaMemsetAsync)(void*, int, size_t, cudaStream_t) noexcept nogil
     cudaError_t (*cudaStreamSynchronize)(cudaStream_t) noexcept nogil
     cudaError_t (*cudaDeviceSynchronize)() noexcept nogil
+    cudaError_t (*cudaStreamCreateWithFlags)(cudaStream_t*, unsigned int) noexcept nogil
+    cudaError_t (*cudaStreamDestroy)(cudaStream_t) noexcept nogil
+    cudaError_t (*cudaStreamGetId)(cudaStream_t, unsigned long long*) noexcept nogil
+    cudaError_t (*cudaStreamQuery)(cudaStream_t) noexcept nogil
+    cudaError_t (*cudaStreamWaitEvent)(cudaStream_t, cudaEvent_t, unsigned int) noexcept nogil
+    cudaError_t (*cudaStreamIsCapturing)(cudaStream_t, int*) noexcept nogil
+    cudaError_t (*cudaStreamBeginCapture)(cudaStream_t, int) noexcept nogil
+    cudaError_t (*cudaStreamEndCapture)(cudaStream_t, cudaGraph_t*) noexcept nogil
+    cudaError_t (*cudaEventCreateWithFlags)(cudaEvent_t*, unsigned int) noexcept nogil
+    cudaError_t (*cudaEventRecord)(cudaEvent_t, cudaStream_t) noexcept nogil
+    cudaError_t (*cudaEventQuery)(cudaEvent_t) noexcept nogil
+    cudaError_t (*cudaEventSynchronize)(cudaEvent_t) noexcept nogil
+    cudaError_t (*cudaEventDestroy)(cudaEvent_t) noexcept nogil
+    cudaError_t (*cudaLaunchHostFunc)(cudaStream_t, cudaHostFn_t, void*) noexcept nogil
     const char* (*cudaGetErrorName)(cudaError_t) noexcept nogil
     const char* (*cudaGetErrorString)(cudaError_t) noexcept nogil
 

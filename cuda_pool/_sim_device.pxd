@@ -1,7 +1,10 @@
 """The simulated devices that are alive, the lock around them, and which one each thread has current."""
 
+from libc.stdint cimport uint64_t
+
 from cuda_pool._sim_log cimport faults_t, log_t, misuses_t
 from cuda_pool._sim_memory cimport memory_t
+from cuda_pool._sim_stream cimport timeline_t
 
 cdef enum:
     NO_DEVICE = 0                   # the number that is current in a thread that has chosen none
@@ -16,11 +19,16 @@ ctypedef struct sim_device_t:
     log_t log
     misuses_t misuses
     faults_t faults
+    timeline_t timeline
 
 # The lock guards every sim_device_t and the table of them. Its holder calls nothing that waits for the GIL or
 # for another lock. Take it without the GIL.
 cdef void sim_lock() noexcept nogil
 cdef void sim_unlock() noexcept nogil
+
+# A host function has returned: those who wait for that, and hold the lock, look again.
+cdef void sim_wake() noexcept nogil
+cdef void sim_sleep() noexcept nogil
 
 # Each of these needs the lock.
 cdef int devices_add(sim_device_t* device) noexcept nogil           # 0, or -1 when every slot is taken
@@ -31,3 +39,10 @@ cdef int devices_count() noexcept nogil
 
 cdef int current_number() noexcept nogil
 cdef void current_set(int number) noexcept nogil
+
+# A number that no other thread ever has, from 1; its per-thread default streams end with it.
+cdef uint64_t thread_number() noexcept nogil
+
+# Whether the calling thread is in a host function that a simulated stream called.
+cdef bint thread_is_called() noexcept nogil
+cdef void thread_set_called(bint called) noexcept nogil

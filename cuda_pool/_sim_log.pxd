@@ -19,9 +19,28 @@ cdef enum call_e:
     CALL_MEMSET_ASYNC
     CALL_STREAM_SYNCHRONIZE
     CALL_DEVICE_SYNCHRONIZE
+    CALL_STREAM_CREATE
+    CALL_STREAM_DESTROY
+    CALL_STREAM_GET_ID
+    CALL_STREAM_QUERY
+    CALL_STREAM_WAIT_EVENT
+    CALL_STREAM_IS_CAPTURING
+    CALL_BEGIN_CAPTURE
+    CALL_END_CAPTURE
+    CALL_EVENT_CREATE
+    CALL_EVENT_RECORD
+    CALL_EVENT_QUERY
+    CALL_EVENT_SYNCHRONIZE
+    CALL_EVENT_DESTROY
+    CALL_LAUNCH_HOST_FUNC
+    # What queues work without being a CUDA call; these are never logged.
+    KERNEL_WORK
+    KERNEL_WRITE
+    KERNEL_READ
+    KERNEL_LAUNCH
 
 cdef enum:
-    CALL_COUNT = 15                 # a literal: Cython before 3.3 takes no other enumerator as a dimension
+    CALL_COUNT = 29                 # a literal: Cython before 3.3 takes no other enumerator as a dimension
     CALL_ARGS = 5
     LOG_LIMIT = 65536               # calls kept; the counts go on
     MISUSE_LIMIT = 1000
@@ -43,14 +62,26 @@ cdef enum misuse_e:
     MISUSE_INTERIOR                 # a free of an address inside an allocation
     MISUSE_OUTSIDE                  # an access that runs over the end of an allocation
     MISUSE_DEVICE                   # the address belongs to another device than the current one
+    MISUSE_FREED                    # queued work ran after the memory that it was queued for was freed
+    MISUSE_NO_STREAM                # no stream ever had the handle
+    MISUSE_STREAM_GONE
+    MISUSE_STREAM_DEVICE            # the stream belongs to another device than the current one
+    MISUSE_NO_EVENT
+    MISUSE_EVENT_GONE
+    MISUSE_EVENT_DEVICE             # the event and the stream belong to different devices
+    MISUSE_CAPTURE                  # not permitted while a stream is capturing
+    MISUSE_HOST_FUNCTION            # a CUDA call from a host function
 
 ctypedef struct misuse_t:
     int kind
     int name                        # of the call
     int current
-    int owner                       # ordinal of the device whose address it is; MISUSE_DEVICE only
-    uint64_t address
-    uint64_t size                   # of the access; 0 for a free
+    int owner                       # ordinal of the device whose address, stream or event it is
+    bint queued                     # found when the operation ran, on `stream` at `tick`
+    uint64_t stream
+    uint64_t tick
+    uint64_t address                # or handle
+    uint64_t size                   # of the access; 0 for a free and for a handle
     uint64_t base                   # of the allocation at the address
     uint64_t base_size
 

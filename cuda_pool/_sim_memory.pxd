@@ -7,6 +7,8 @@ ctypedef struct live_t:
     size_t size
     void* mapping                   # what mmap gave: a guard page, the memory, a guard page
     size_t mapped
+    uint64_t serial                 # of the device's allocations, from 1: tells it from others at the same address
+    bint leaving                    # a cudaFreeAsync is queued
 
 # entries[0 .. count) rise by address and do not overlap; sum(size) == allocated <= memory.
 # Guarded by the simulator's lock.
@@ -14,6 +16,7 @@ ctypedef struct memory_t:
     size_t memory
     size_t allocated
     size_t base_alignment           # 0: page-aligned addresses; else multiples of this and of no larger power of 2
+    uint64_t serial                 # allocations made
     uint64_t random                 # state of the generator that spreads addresses; 0: they are not spread
     live_t* entries
     size_t count

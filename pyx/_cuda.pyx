@@ -153,6 +153,28 @@ cdef list table_fill(dict capi):
          <void**>&table.cudaMemsetAsync, lacking)
     bind(capi, "cudaStreamSynchronize", b"cudaError_t (cudaStream_t)", <void**>&table.cudaStreamSynchronize, lacking)
     bind(capi, "cudaDeviceSynchronize", b"cudaError_t (void)", <void**>&table.cudaDeviceSynchronize, lacking)
+    bind(capi, "cudaStreamCreateWithFlags", b"cudaError_t (cudaStream_t *, unsigned int)",
+         <void**>&table.cudaStreamCreateWithFlags, lacking)
+    bind(capi, "cudaStreamDestroy", b"cudaError_t (cudaStream_t)", <void**>&table.cudaStreamDestroy, lacking)
+    bind(capi, "cudaStreamGetId", b"cudaError_t (cudaStream_t, unsigned PY_LONG_LONG *)",
+         <void**>&table.cudaStreamGetId, lacking)
+    bind(capi, "cudaStreamQuery", b"cudaError_t (cudaStream_t)", <void**>&table.cudaStreamQuery, lacking)
+    bind(capi, "cudaStreamWaitEvent", b"cudaError_t (cudaStream_t, cudaEvent_t, unsigned int)",
+         <void**>&table.cudaStreamWaitEvent, lacking)
+    bind(capi, "cudaStreamIsCapturing", b"cudaError_t (cudaStream_t, enum cudaStreamCaptureStatus *)",
+         <void**>&table.cudaStreamIsCapturing, lacking)
+    bind(capi, "cudaStreamBeginCapture", b"cudaError_t (cudaStream_t, enum cudaStreamCaptureMode)",
+         <void**>&table.cudaStreamBeginCapture, lacking)
+    bind(capi, "cudaStreamEndCapture", b"cudaError_t (cudaStream_t, cudaGraph_t *)",
+         <void**>&table.cudaStreamEndCapture, lacking)
+    bind(capi, "cudaEventCreateWithFlags", b"cudaError_t (cudaEvent_t *, unsigned int)",
+         <void**>&table.cudaEventCreateWithFlags, lacking)
+    bind(capi, "cudaEventRecord", b"cudaError_t (cudaEvent_t, cudaStream_t)", <void**>&table.cudaEventRecord, lacking)
+    bind(capi, "cudaEventQuery", b"cudaError_t (cudaEvent_t)", <void**>&table.cudaEventQuery, lacking)
+    bind(capi, "cudaEventSynchronize", b"cudaError_t (cudaEvent_t)", <void**>&table.cudaEventSynchronize, lacking)
+    bind(capi, "cudaEventDestroy", b"cudaError_t (cudaEvent_t)", <void**>&table.cudaEventDestroy, lacking)
+    bind(capi, "cudaLaunchHostFunc", b"cudaError_t (cudaStream_t, cudaHostFn_t, void *)",
+         <void**>&table.cudaLaunchHostFunc, lacking)
     bind(capi, "cudaGetErrorName", b"char const *(cudaError_t)", <void**>&table.cudaGetErrorName, lacking)
     bind(capi, "cudaGetErrorString", b"char const *(cudaError_t)", <void**>&table.cudaGetErrorString, lacking)
     return lacking

@@ -28,8 +28,11 @@ _UNAVAILABLE = frozenset({
 CALLS = (
     "cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaDeviceGetAttribute", "cudaDriverGetVersion",
     "cudaRuntimeGetVersion", "cudaMemGetInfo", "cudaMalloc", "cudaFree", "cudaMallocAsync", "cudaFreeAsync",
-    "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaGetErrorName",
-    "cudaGetErrorString",
+    "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize",
+    "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamGetId", "cudaStreamQuery", "cudaStreamWaitEvent",
+    "cudaStreamIsCapturing", "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaEventCreateWithFlags",
+    "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize", "cudaEventDestroy", "cudaLaunchHostFunc",
+    "cudaGetErrorName", "cudaGetErrorString",
 )
 TABLE_ENTRIES = sizeof(driver_t) // sizeof(void*) - 1
 

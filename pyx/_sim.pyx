@@ -8,15 +8,21 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
-from cuda_pool._driver cimport Device as BaseDevice
+from cuda_pool._driver cimport Device as BaseDevice, cudaError_t, cudaErrorNotPermitted, driver_check
 from cuda_pool._sim_calls cimport sim_table
 from cuda_pool._sim_device cimport (
-    NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_lock, sim_unlock)
+    NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_lock, sim_unlock, thread_is_called)
+from cuda_pool._sim_drive cimport device_advance, device_clear
 from cuda_pool._sim_log cimport *
-from cuda_pool._sim_memory cimport memory_clear, memory_copy, memory_t
+from cuda_pool._sim_memory cimport memory_copy, memory_t
+from cuda_pool._sim_race cimport races_copy, races_free, races_list, races_t
+from cuda_pool._sim_stream cimport timeline_check, timeline_init
+from cuda_pool._sim_work cimport Graph, event_new, stream_default, stream_new
 
+import cuda_pool._sim_stream_calls      # fills its part of the driver table
 from cuda_pool._sim_calls import ERRORS as _ERRORS
 from cuda_pool._sim_log import NAMES as _NAMES
+from cuda_pool._sim_work import launch as _launch
 from cuda_pool.sizes import format_size, is_index, parse_size, shown
 
 # The address space of a 64-bit process is 128 TiB; this leaves half of it to everything else.
@@ -31,9 +37,13 @@ _devices = WeakValueDictionary()
 cdef class Device(BaseDevice):
     """Simulate a CUDA device with real host memory behind CUDA's calls.
 
-    Memory that is never touched costs the host nothing, so a device may be larger than the host. Streams
-    complete at once. Misuse (freeing what is not allocated, touching what is not allocated, using an address
-    while another device is current) fails as CUDA would, and is listed in `errors`.
+    Memory that is never touched costs the host nothing, so a device may be larger than the host. Misuse (freeing
+    or touching what is not allocated, a stream or an event that was destroyed, an address or a stream of another
+    device than the current one) fails as CUDA would, and is listed in `errors`.
+
+    Work on streams takes virtual time, which passes in advance() and in the calls that wait for work; no thread
+    runs behind the scenes. CUDA's own copies and fills take no time, so they are done at once unless something
+    before them on their stream is not.
 
     Parameters
     ----------
@@ -42,7 +52,9 @@ cdef class Device(BaseDevice):
     ordinal : int
         Number by which the log and the user know the device. Several devices may have the same one.
     seed : int, optional
-        Spreads the addresses that ``base_alignment`` allows; the same seed gives the same spread.
+        Picks the order in which streams run, among those that nothing forbids, by starting operations late, and
+        spreads the addresses that ``base_alignment`` allows; the same seed does the same each time. Without one,
+        operations start as early as they can, and what ends at the same time does so in the order of the calls.
     base_alignment : int, optional
         Make cudaMalloc return addresses that are a multiple of this and of no larger power of two:
         256, 512, 1024 or 2048. By default they are aligned to the host's pages.
@@ -62,17 +74,23 @@ cdef class Device(BaseDevice):
     def __cinit__(self, *args, **kwargs):
         log_init(&self.state.log)
         misuses_init(&self.state.misuses)
+        cdef bint made
+        with nogil:
+            sim_lock()
+            made = timeline_init(&self.state.timeline, &self.state.memory, &self.state.misuses)
+            sim_unlock()
+        _need(made)
 
     def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None):
         if self.listed:
             raise RuntimeError("a simulated device is set up once; make a new one")
         self.state.memory.memory = _memory(memory)
         self.state.ordinal = _integer("ordinal", ordinal, 0, 0x7FFFFFFF)
-        self.state.memory.random = _random(seed)
+        self.state.memory.random = self.state.timeline.random = _random(seed)
         self.state.memory.base_alignment = _alignment(base_alignment)
         device_enlist(self)
         self.driver = sim_table()
-        self.number = self.state.number
+        self.number = self.state.timeline.device = self.state.number
         self.ordinal = self.state.ordinal
         self.seed = seed
         self.name = f"simulated device with {format_size(self.state.memory.memory)}"
@@ -83,7 +101,8 @@ cdef class Device(BaseDevice):
             sim_lock()
             if self.listed:
                 devices_remove(&self.state)
-            memory_clear(&self.state.memory)
+            device_clear(&self.state)
+            races_free(&self.state.timeline.races)
             sim_unlock()
         free(self.state.log.records)
         free(self.state.misuses.records)
@@ -228,12 +247,144 @@ cdef class Device(BaseDevice):
             memset(&self.state.faults, 0, sizeof(faults_t))
             sim_unlock()
 
+    @property
+    def now(self):
+        """Virtual time in ticks."""
+        cdef uint64_t now
+        with nogil:
+            sim_lock()
+            now = self.state.timeline.now
+            sim_unlock()
+        return now
+
+    @property
+    def pending(self):
+        """Number of operations that are queued on the device's streams and not complete."""
+        cdef uint64_t pending
+        with nogil:
+            sim_lock()
+            pending = self.state.timeline.pending
+            sim_unlock()
+        return pending
+
+    @property
+    def races(self):
+        """List of Race: accesses of two streams to the same bytes, one of them writing, that nothing orders.
+
+        Ordered means: by the stream, by an event that was waited for, by the legacy default stream, or because the
+        host knew that the first was complete when it queued the second (it synchronized, or a query said so; this
+        counts for all threads). An access is compared with the latest of each other stream that conflicts with it.
+        The first 1,000 races are kept; `race_count` goes on.
+        """
+        cdef races_t copy
+        cdef bint copied
+        with nogil:
+            sim_lock()
+            copied = races_copy(&self.state.timeline.races, &copy)
+            sim_unlock()
+        _need(copied)
+        try:
+            return races_list(&copy)
+        finally:
+            free(copy.records)
+
+    @property
+    def race_count(self):
+        """Number of races found."""
+        cdef uint64_t count
+        with nogil:
+            sim_lock()
+            count = self.state.timeline.races.count
+            sim_unlock()
+        return count
+
+    @property
+    def tracked(self):
+        """Number of accesses that are kept because something may still race with them."""
+        cdef uint64_t nodes
+        with nogil:
+            sim_lock()
+            nodes = self.state.timeline.races.nodes
+            sim_unlock()
+        return nodes
+
+    def stream(self, blocking=True):
+        """Make a stream.
+
+        Parameters
+        ----------
+        blocking : bool
+            Whether the legacy default stream and this one wait for each other's work (cudaStreamDefault), or not
+            (cudaStreamNonBlocking).
+
+        Returns
+        -------
+        Stream
+        """
+        return stream_new(self, self.number, blocking)
+
+    def default_stream(self, per_thread=False):
+        """Return the legacy default stream (handle 0), or the one of the thread that uses it (handle 2)."""
+        return stream_default(self, self.number, per_thread)
+
+    def event(self):
+        """Make an Event that is not recorded yet."""
+        return event_new(self, self.number)
+
+    def advance(self, ticks):
+        """Let `ticks` of virtual time pass: what ends in it completes, and host functions that are due run.
+
+        Other than synchronize() this is no way to learn that work is complete: it orders nothing.
+        """
+        cdef uint64_t passing = _integer("ticks", ticks, 0, 1 << 40)
+        cdef cudaError_t code = cudaErrorNotPermitted
+        with nogil:
+            if not thread_is_called():
+                sim_lock()
+                code = device_advance(&self.state, passing)
+                sim_unlock()
+        driver_check(self.driver, code, "advance")
+
+    def launch(self, graph, stream):
+        """Queue all that was captured in a graph on a stream.
+
+        Parameters
+        ----------
+        graph : Graph or int
+            From Stream.end_capture(), or a cudaGraph_t from cudaStreamEndCapture.
+        stream : Stream, int or object with __cuda_stream__
+            What it has queued comes before the graph, what it gets next comes after.
+
+        Raises
+        ------
+        ValueError
+            The graph was released, or never was one.
+        CudaError
+            The stream was destroyed, belongs to another device, or is captured itself.
+        """
+        if isinstance(graph, Graph):
+            graph.launch(stream)
+        else:
+            _launch(graph, 0, stream)
+
+    def check(self):
+        """Assert the invariants of the streams and of the race detector, as their declarations state them."""
+        cdef bint good
+        with nogil:
+            sim_lock()
+            good = timeline_check(&self.state.timeline)
+            sim_unlock()
+        assert good, "the simulated device's streams are inconsistent"
+
     def close(self):
-        """Unmap all memory of the device; every later call on it fails with cudaErrorInvalidDevice."""
+        """Unmap all memory of the device and drop its streams with what they have queued.
+
+        Every later call on it fails with cudaErrorInvalidDevice.
+        """
         with nogil:
             sim_lock()
             self.state.closed = True
-            memory_clear(&self.state.memory)
+            device_clear(&self.state)
             sim_unlock()
 
     def __enter__(self):

@@ -1,20 +1,29 @@
 """CUDA's calls over the simulated devices: each is recorded, delayed and failed as asked, then carried out.
 
-Streams complete at once: every stream handle is accepted, and what is put on one has run when the call returns.
+Here are the calls about devices and memory, and what all calls share; _sim_stream_calls has those about streams.
 """
 
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memmove, memset
+from libc.string cimport memset
 from posix.time cimport nanosleep, timespec
 
 from cuda_pool._driver cimport (
-    cudaError_t, cudaErrorInvalidDevice, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaMemcpyDefault,
-    cudaMemcpyDeviceToDevice, cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaStream_t, cudaSuccess, driver_t)
+    cudaError_t, cudaErrorCapturedEvent, cudaErrorInvalidDevice, cudaErrorInvalidResourceHandle,
+    cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotPermitted,
+    cudaErrorStreamCaptureImplicit, cudaErrorStreamCaptureUnsupported, cudaMemcpyDefault, cudaMemcpyDeviceToDevice,
+    cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaStream_t, cudaSuccess, driver_t)
 from cuda_pool._sim_device cimport (
     NO_DEVICE, current_number, current_set, devices_count, devices_get, devices_owning, sim_device_t, sim_lock,
-    sim_unlock)
+    sim_unlock, thread_is_called, thread_number)
+from cuda_pool._sim_drive cimport device_await_all, device_await_stream
+from cuda_pool._sim_event cimport event_t
+from cuda_pool._sim_graph cimport (
+    capture_break, captures_forbid_legacy, captures_forbid_unsafe, captures_forbid_waiting, event_forbid, work_submit)
+from cuda_pool._sim_handle cimport HANDLE_STREAM, handle_get, handle_was_used
 from cuda_pool._sim_log cimport *
 from cuda_pool._sim_memory cimport live_t, memory_allocate, memory_find, memory_largest, memory_release
+from cuda_pool._sim_op cimport OP_COPY, OP_FILL, OP_FREE, op_make, op_t, span_make
+from cuda_pool._sim_stream cimport stream_of_thread, stream_t
 
 # What the simulator answers for the interface level it has.
 cdef enum:
@@ -36,7 +45,16 @@ ERRORS = (
     (700, b"cudaErrorIllegalAddress", b"illegal memory access"),
     (719, b"cudaErrorLaunchFailure", b"launch failure"),
     (801, b"cudaErrorNotSupported", b"not supported"),
+    (800, b"cudaErrorNotPermitted", b"not permitted"),
     (900, b"cudaErrorStreamCaptureUnsupported", b"not permitted while a stream is capturing"),
+    (901, b"cudaErrorStreamCaptureInvalidated", b"the capture failed earlier"),
+    (902, b"cudaErrorStreamCaptureMerge", b"two captures would become one"),
+    (903, b"cudaErrorStreamCaptureUnmatched", b"the capture did not begin on this stream"),
+    (904, b"cudaErrorStreamCaptureUnjoined", b"a captured stream was not joined to where the capture began"),
+    (905, b"cudaErrorStreamCaptureIsolation", b"a capture would depend on work outside it"),
+    (906, b"cudaErrorStreamCaptureImplicit", b"the legacy default stream would depend on a capture"),
+    (907, b"cudaErrorCapturedEvent", b"not permitted on an event recorded in a capture"),
+    (908, b"cudaErrorStreamCaptureWrongThread", b"the capture began in another thread"),
     (999, b"cudaErrorUnknown", b"unknown error"),
 )
 
@@ -46,13 +64,13 @@ ctypedef struct error_t:
     const char* text
 
 cdef enum:
-    ERROR_COUNT = 16
+    ERROR_COUNT = 25
 
 cdef error_t errors[ERROR_COUNT]
 cdef driver_t table
 
 
-cdef const driver_t* sim_table() noexcept nogil:
+cdef driver_t* sim_table() noexcept nogil:
     return &table
 
 
@@ -121,58 +139,111 @@ cdef cudaError_t sim_mem_get_info(size_t* free, size_t* total) noexcept nogil:
 cdef cudaError_t sim_malloc(void** ptr, size_t nbytes) noexcept nogil:
     cdef sim_device_t* device
     cdef cudaError_t code = call_begin_current(CALL_MALLOC, nbytes, 0, 0, 0, 0, &device)
+    if code <= cudaSuccess and captures_forbid_unsafe(thread_number()):
+        code = capture_misuse(device, CALL_MALLOC, 0, cudaErrorStreamCaptureUnsupported)
     return call_end(device_allocate(device, code, ptr, nbytes))
 
 
 cdef cudaError_t sim_malloc_async(void** ptr, size_t nbytes, cudaStream_t stream) noexcept nogil:
+    """Allocate at once; only cudaFreeAsync keeps to the order of a stream."""
     cdef sim_device_t* device
-    cdef cudaError_t code = call_begin_current(CALL_MALLOC_ASYNC, nbytes, <uint64_t>stream, 0, 0, 0, &device)
+    cdef stream_t* queue
+    cdef cudaError_t code = call_begin_work(CALL_MALLOC_ASYNC, nbytes, <uint64_t>stream, 0, 0, 0, stream, &device,
+                                            &queue)
+    if code <= cudaSuccess and queue.capture is not NULL:
+        code = capture_misuse(device, CALL_MALLOC_ASYNC, <uint64_t>stream,
+                              capture_break(queue, cudaErrorStreamCaptureUnsupported))
     return call_end(device_allocate(device, code, ptr, nbytes))
 
 
 cdef cudaError_t sim_free(void* ptr) noexcept nogil:
+    """Free memory after waiting for all work on its device."""
     cdef sim_device_t* device
+    cdef live_t* live = NULL
     cdef cudaError_t code = call_begin(CALL_FREE, <uint64_t>ptr, 0, 0, 0, 0, &device)
-    return call_end(device_release(device, code, CALL_FREE, ptr))
+    if code != cudaSuccess or ptr is NULL:
+        return call_end(code)
+    if captures_forbid_unsafe(thread_number()):
+        return call_end(capture_misuse(device, CALL_FREE, 0, cudaErrorStreamCaptureUnsupported))
+    code = live_check(device, CALL_FREE, ptr, &live)
+    if code == cudaSuccess and device.timeline.pending > 0:
+        code = await_and_find(CALL_FREE, ptr, &device, &live)
+    elif code == cudaSuccess:
+        code = device_await_all(device)
+    if live is not NULL:
+        memory_release(&device.memory, live)
+    return call_end(code)
 
 
 cdef cudaError_t sim_free_async(void* ptr, cudaStream_t stream) noexcept nogil:
     cdef sim_device_t* device
-    cdef cudaError_t code = call_begin(CALL_FREE_ASYNC, <uint64_t>ptr, <uint64_t>stream, 0, 0, 0, &device)
-    return call_end(device_release(device, code, CALL_FREE_ASYNC, ptr))
+    cdef stream_t* queue
+    cdef live_t* live = NULL
+    cdef op_t op
+    cdef cudaError_t code = call_begin_work(CALL_FREE_ASYNC, <uint64_t>ptr, <uint64_t>stream, 0, 0, 0, stream, &device,
+                                            &queue)
+    if code == cudaSuccess and queue.capture is not NULL:
+        code = capture_misuse(device, CALL_FREE_ASYNC, <uint64_t>stream,
+                              capture_break(queue, cudaErrorStreamCaptureUnsupported))
+    if code != cudaSuccess or ptr is NULL:
+        return call_end(code)
+    code = live_check(device, CALL_FREE_ASYNC, ptr, &live)
+    if code == cudaSuccess:
+        op = op_make(OP_FREE, CALL_FREE_ASYNC, 0)
+        op.writes = span_make(&device.memory, ptr, live.size)
+        live.leaving = True         # before it runs: then `live` is gone
+        code = work_submit(queue, &op)
+        if code != cudaSuccess:
+            live.leaving = False
+    return call_end(code)
 
 
 cdef cudaError_t sim_memcpy_async(void* destination, const void* source, size_t nbytes, int kind,
                                   cudaStream_t stream) noexcept nogil:
     cdef sim_device_t* device
-    cdef cudaError_t code = call_begin_current(
-        CALL_MEMCPY_ASYNC, <uint64_t>destination, <uint64_t>source, nbytes, kind, <uint64_t>stream, &device)
+    cdef stream_t* queue
+    cdef cudaError_t code = call_begin_work(CALL_MEMCPY_ASYNC, <uint64_t>destination, <uint64_t>source, nbytes, kind,
+                                            <uint64_t>stream, stream, &device, &queue)
     if code == cudaSuccess:
-        code = copy_check(device, destination, source, nbytes, kind)
-    if code == cudaSuccess and nbytes > 0:
-        memmove(destination, source, nbytes)
+        code = copy_submit(device, queue, destination, source, nbytes, kind)
     return call_end(code)
 
 
 cdef cudaError_t sim_memset_async(void* ptr, int value, size_t nbytes, cudaStream_t stream) noexcept nogil:
     cdef sim_device_t* device
-    cdef cudaError_t code = call_begin_current(
-        CALL_MEMSET_ASYNC, <uint64_t>ptr, <uint64_t>value, nbytes, <uint64_t>stream, 0, &device)
+    cdef stream_t* queue
+    cdef op_t op
+    cdef cudaError_t code = call_begin_work(CALL_MEMSET_ASYNC, <uint64_t>ptr, <uint64_t>value, nbytes,
+                                            <uint64_t>stream, 0, stream, &device, &queue)
     if code == cudaSuccess:
         code = access_check(device, CALL_MEMSET_ASYNC, ptr, nbytes)
     if code == cudaSuccess and nbytes > 0:
-        memset(ptr, value, nbytes)
+        op = op_make(OP_FILL, CALL_MEMSET_ASYNC, 0)
+        op.writes = span_make(&device.memory, ptr, nbytes)
+        op.value = value
+        code = work_submit(queue, &op)
     return call_end(code)
 
 
 cdef cudaError_t sim_stream_synchronize(cudaStream_t stream) noexcept nogil:
     cdef sim_device_t* device
-    return call_end(call_begin(CALL_STREAM_SYNCHRONIZE, <uint64_t>stream, 0, 0, 0, 0, &device))
+    cdef stream_t* queue
+    cdef cudaError_t code = call_begin_stream(CALL_STREAM_SYNCHRONIZE, <uint64_t>stream, 0, 0, stream, &device, &queue)
+    if code == cudaSuccess:
+        code = query_check(device, CALL_STREAM_SYNCHRONIZE, <uint64_t>stream, queue)
+    if code == cudaSuccess:
+        code = device_await_stream(device, queue)
+    return call_end(code)
 
 
 cdef cudaError_t sim_device_synchronize() noexcept nogil:
     cdef sim_device_t* device
-    return call_end(call_begin_current(CALL_DEVICE_SYNCHRONIZE, 0, 0, 0, 0, 0, &device))
+    cdef cudaError_t code = call_begin_current(CALL_DEVICE_SYNCHRONIZE, 0, 0, 0, 0, 0, &device)
+    if code == cudaSuccess and captures_forbid_waiting(&device.timeline):
+        code = capture_misuse(device, CALL_DEVICE_SYNCHRONIZE, 0, cudaErrorStreamCaptureUnsupported)
+    if code == cudaSuccess:
+        code = device_await_all(device)
+    return call_end(code)
 
 
 cdef const char* sim_error_name(cudaError_t code) noexcept nogil:
@@ -217,6 +288,32 @@ cdef cudaError_t call_begin_current(int name, uint64_t a, uint64_t b, uint64_t c
     return cudaErrorInvalidDevice if device[0] is NULL else code
 
 
+cdef cudaError_t call_begin_stream(int name, uint64_t a, uint64_t b, uint64_t c, cudaStream_t handle,
+                                   sim_device_t** device, stream_t** stream) noexcept nogil:
+    """Begin a call about a stream, whatever device is current; it is recorded at the stream's device."""
+    cdef stream_t* named
+    cdef cudaError_t code
+    sim_lock()
+    named = <stream_t*>handle_get(HANDLE_STREAM, <uint64_t>handle)
+    device[0] = devices_get(current_number() if named is NULL else named.timeline.device)
+    code = call_record(name, a, b, c, 0, 0, device)
+    return stream_resolve(code, name, <uint64_t>handle, device[0], stream)
+
+
+cdef cudaError_t call_begin_work(int name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e,
+                                 cudaStream_t handle, sim_device_t** device, stream_t** stream) noexcept nogil:
+    """Begin a call that queues work on a stream of the current device."""
+    cdef cudaError_t code = call_begin(name, a, b, c, d, e, device)
+    code = stream_resolve(code, name, <uint64_t>handle, device[0], stream)
+    if code > cudaSuccess:
+        return code
+    if stream[0].timeline is not &device[0].timeline:
+        return handle_misuse(device[0], name, <uint64_t>handle, MISUSE_STREAM_DEVICE, stream[0].timeline.device)
+    if stream[0] is device[0].timeline.legacy and captures_forbid_legacy(&device[0].timeline):
+        return capture_misuse(device[0], name, <uint64_t>handle, cudaErrorStreamCaptureImplicit)
+    return code
+
+
 cdef cudaError_t call_end(cudaError_t code) noexcept nogil:
     sim_unlock()
     return code
@@ -233,6 +330,9 @@ cdef cudaError_t call_record(int name, uint64_t a, uint64_t b, uint64_t c, uint6
     call.current = current_ordinal()
     call.args = [a, b, c, d, e]
     log_add(&device[0].log, &call)
+    if thread_is_called():
+        handle_misuse(device[0], name, 0, MISUSE_HOST_FUNCTION, 0)
+        return cudaErrorNotPermitted
     code = faults_take(&device[0].faults, name)
     if device[0].faults.delay_ns[name] > 0:
         device[0] = call_delay(device[0].faults.delay_ns[name], device[0].number)
@@ -258,43 +358,127 @@ cdef int current_ordinal() noexcept nogil:
     return -1 if device is NULL else device.ordinal
 
 
+cdef cudaError_t stream_resolve(cudaError_t code, int name, uint64_t handle, sim_device_t* device,
+                                stream_t** stream) noexcept nogil:
+    """Find the stream that a handle names for the calling thread; `code` is the call's so far."""
+    stream[0] = NULL
+    if code > cudaSuccess:
+        return code
+    if device is NULL or device.closed:
+        return cudaErrorInvalidDevice
+    if handle <= 1:
+        stream[0] = device.timeline.legacy
+    elif handle == 2:
+        stream[0] = stream_of_thread(&device.timeline, thread_number())
+        return code if stream[0] is not NULL else cudaErrorMemoryAllocation
+    else:
+        stream[0] = <stream_t*>handle_get(HANDLE_STREAM, handle)
+    if stream[0] is NULL:
+        return handle_misuse(device, name, handle,
+                             MISUSE_STREAM_GONE if handle_was_used(HANDLE_STREAM, handle) else MISUSE_NO_STREAM, 0)
+    return code
+
+
+cdef cudaError_t query_check(sim_device_t* device, int name, uint64_t handle, stream_t* stream) noexcept nogil:
+    """Refuse to ask after a stream, or wait for it, where a capture forbids that."""
+    if stream.capture is not NULL:
+        return capture_misuse(device, name, handle, capture_break(stream, cudaErrorStreamCaptureUnsupported))
+    if stream is device.timeline.legacy and captures_forbid_legacy(&device.timeline):
+        return capture_misuse(device, name, handle, cudaErrorStreamCaptureImplicit)
+    if captures_forbid_unsafe(thread_number()):
+        return capture_misuse(device, name, handle, cudaErrorStreamCaptureUnsupported)
+    return cudaSuccess
+
+
+cdef cudaError_t event_check(sim_device_t* device, int name, const event_t* event) noexcept nogil:
+    """Refuse to ask after an event, or wait for it, where a capture forbids that."""
+    if event.capture != 0:
+        event_forbid(event)
+        return capture_misuse(device, name, event.handle, cudaErrorCapturedEvent)
+    if captures_forbid_unsafe(thread_number()):
+        return capture_misuse(device, name, event.handle, cudaErrorStreamCaptureUnsupported)
+    return cudaSuccess
+
+
 cdef cudaError_t device_allocate(sim_device_t* device, cudaError_t code, void** ptr, size_t nbytes) noexcept nogil:
     cdef live_t* live = memory_largest(&device.memory) if code == RULE_ALIAS else NULL
+    cdef int number
     if live is not NULL:
         ptr[0] = live.address
         return cudaSuccess
     if code > 0:
         return code
     ptr[0] = NULL
-    if nbytes > 0 and memory_allocate(&device.memory, nbytes, <char**>ptr) != 0:
+    if nbytes == 0 or memory_allocate(&device.memory, nbytes, <char**>ptr) == 0:
+        return cudaSuccess
+    if device.timeline.pending == 0:
         return cudaErrorMemoryAllocation
-    return cudaSuccess
+    # What cudaFreeAsync has queued may make room.
+    number = device.number
+    code = device_await_all(device)
+    if code == cudaSuccess and memory_allocate(&devices_get(number).memory, nbytes, <char**>ptr) != 0:
+        code = cudaErrorMemoryAllocation
+    return code
 
 
-cdef cudaError_t device_release(sim_device_t* device, cudaError_t code, int name, void* ptr) noexcept nogil:
-    if code != cudaSuccess or ptr is NULL:
-        return code
-    cdef live_t* live = memory_find(&device.memory, <char*>ptr) if device is not NULL else NULL
-    if live is NULL or live.address != ptr:
+cdef cudaError_t live_check(sim_device_t* device, int name, void* ptr, live_t** live) noexcept nogil:
+    """Find the allocation that starts at `ptr`, unless its free is queued already."""
+    live[0] = memory_find(&device.memory, <char*>ptr) if device is not NULL else NULL
+    if live[0] is NULL or live[0].address != ptr or live[0].leaving and name == CALL_FREE_ASYNC:
+        live[0] = NULL
         return misuse_report(device, name, ptr, 0)
-    memory_release(&device.memory, live)
     return cudaSuccess
 
 
-cdef cudaError_t copy_check(sim_device_t* device, const void* destination, const void* source, size_t nbytes,
-                            int kind) noexcept nogil:
-    """Check the sides of a copy that are device memory."""
-    cdef bint to_device = kind == cudaMemcpyHostToDevice or kind == cudaMemcpyDeviceToDevice
-    cdef bint from_device = kind == cudaMemcpyDeviceToHost or kind == cudaMemcpyDeviceToDevice
+cdef cudaError_t await_and_find(int name, void* ptr, sim_device_t** device, live_t** live) noexcept nogil:
+    """Wait for the device, then find out again where it and the allocation at `ptr` are."""
+    cdef int number = device[0].number
+    cdef cudaError_t fault = device_await_all(device[0])
+    cdef cudaError_t code
+    live[0] = NULL
+    device[0] = devices_get(number)
+    if device[0] is NULL or device[0].closed:
+        return cudaErrorInvalidDevice
+    code = live_check(device[0], name, ptr, live)
+    return code if code != cudaSuccess else fault
+
+
+cdef cudaError_t copy_submit(sim_device_t* device, stream_t* stream, void* destination, const void* source,
+                             size_t nbytes, int kind) noexcept nogil:
+    """Queue a copy; one into host memory is waited for, as CUDA does where that is not pinned."""
+    cdef bint to_device = False, from_device = False
+    cdef cudaError_t code = copy_sides(device, destination, source, nbytes, kind, &to_device, &from_device)
+    cdef op_t op = op_make(OP_COPY, CALL_MEMCPY_ASYNC, 0)
+    if code != cudaSuccess or nbytes == 0:
+        return code
+    op.destination = <char*>destination
+    op.source = <const char*>source
+    op.nbytes = nbytes
+    op.pageable = not from_device
+    if to_device:
+        op.writes = span_make(&device.memory, destination, nbytes)
+    if from_device:
+        op.reads = span_make(&device.memory, source, nbytes)
+    code = work_submit(stream, &op)
+    if code != cudaSuccess or to_device or stream.capture is not NULL:
+        return code
+    return device_await_stream(device, stream)
+
+
+cdef cudaError_t copy_sides(sim_device_t* device, const void* destination, const void* source, size_t nbytes, int kind,
+                            bint* to_device, bint* from_device) noexcept nogil:
+    """Tell which sides of a copy are device memory, and check those."""
+    to_device[0] = kind == cudaMemcpyHostToDevice or kind == cudaMemcpyDeviceToDevice
+    from_device[0] = kind == cudaMemcpyDeviceToHost or kind == cudaMemcpyDeviceToDevice
     if kind == cudaMemcpyDefault:
-        to_device = devices_owning(<char*>destination) is not NULL
-        from_device = devices_owning(<char*>source) is not NULL
+        to_device[0] = devices_owning(<char*>destination) is not NULL
+        from_device[0] = devices_owning(<char*>source) is not NULL
     elif kind < 0 or kind > cudaMemcpyDefault:
         return cudaErrorInvalidValue
     cdef cudaError_t code = cudaSuccess
-    if to_device:
+    if to_device[0]:
         code = access_check(device, CALL_MEMCPY_ASYNC, destination, nbytes)
-    if from_device and code == cudaSuccess:
+    if from_device[0] and code == cudaSuccess:
         code = access_check(device, CALL_MEMCPY_ASYNC, source, nbytes)
     return code
 
@@ -314,6 +498,7 @@ cdef cudaError_t misuse_report(sim_device_t* device, int name, const void* ptr, 
     cdef sim_device_t* owner = devices_owning(<char*>ptr)
     cdef live_t* live = NULL if owner is NULL else memory_find(&owner.memory, <char*>ptr)
     cdef misuse_t misuse
+    memset(&misuse, 0, sizeof(misuse_t))
     misuse.name = name
     misuse.current = -1 if device is NULL else device.ordinal
     misuse.address = <uint64_t>ptr
@@ -327,6 +512,27 @@ cdef cudaError_t misuse_report(sim_device_t* device, int name, const void* ptr, 
     if owner is not NULL and owner is not device:
         misuses_add(&owner.misuses, &misuse)
     return cudaErrorInvalidValue
+
+
+cdef cudaError_t handle_misuse(sim_device_t* device, int name, uint64_t handle, int kind, int owner) noexcept nogil:
+    """Record a wrong use of a stream or an event; `owner` is the number of the device that it belongs to."""
+    cdef sim_device_t* other = devices_get(owner)
+    cdef misuse_t misuse
+    memset(&misuse, 0, sizeof(misuse_t))
+    misuse.kind = kind
+    misuse.name = name
+    misuse.current = current_ordinal()
+    misuse.address = handle
+    misuse.owner = 0 if other is NULL else other.ordinal
+    if device is not NULL:
+        misuses_add(&device.misuses, &misuse)
+    return cudaErrorInvalidResourceHandle
+
+
+cdef cudaError_t capture_misuse(sim_device_t* device, int name, uint64_t handle, cudaError_t code) noexcept nogil:
+    """Record a call that a capture forbids; return `code`."""
+    handle_misuse(device, name, handle, MISUSE_CAPTURE, 0)
+    return code
 
 
 cdef int misuse_kind(sim_device_t* device, sim_device_t* owner, size_t nbytes) noexcept nogil:

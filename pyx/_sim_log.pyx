@@ -20,14 +20,38 @@ CALLS = {
     "cudaMemsetAsync": 4,
     "cudaStreamSynchronize": 1,
     "cudaDeviceSynchronize": 0,
+    "cudaStreamCreateWithFlags": 1,
+    "cudaStreamDestroy": 1,
+    "cudaStreamGetId": 1,
+    "cudaStreamQuery": 1,
+    "cudaStreamWaitEvent": 3,       # stream, event, flags
+    "cudaStreamIsCapturing": 1,
+    "cudaStreamBeginCapture": 2,    # stream, mode
+    "cudaStreamEndCapture": 1,
+    "cudaEventCreateWithFlags": 1,
+    "cudaEventRecord": 2,           # event, stream
+    "cudaEventQuery": 1,
+    "cudaEventSynchronize": 1,
+    "cudaEventDestroy": 1,
+    "cudaLaunchHostFunc": 3,        # stream, function, argument
 }
 NAMES = tuple(CALLS)
+OPERATIONS = (*NAMES, "work", "write", "read", "launch")
 
 _EXPLANATIONS = {
     MISUSE_UNKNOWN: "nothing is allocated there",
     MISUSE_INTERIOR: "it lies inside the allocation at {base:#x} of {base_size} bytes",
     MISUSE_OUTSIDE: "it runs over the end of the allocation at {base:#x} of {base_size} bytes",
     MISUSE_DEVICE: "the address belongs to device {owner}",
+    MISUSE_FREED: "the memory that it was queued for has been freed",
+    MISUSE_NO_STREAM: "no stream has this handle",
+    MISUSE_STREAM_GONE: "the stream was destroyed",
+    MISUSE_STREAM_DEVICE: "the stream belongs to device {owner}",
+    MISUSE_NO_EVENT: "no event has this handle",
+    MISUSE_EVENT_GONE: "the event was destroyed",
+    MISUSE_EVENT_DEVICE: "the event belongs to device {owner}",
+    MISUSE_CAPTURE: "not permitted while a stream is capturing",
+    MISUSE_HOST_FUNCTION: "a host function makes no CUDA call",
 }
 
 
@@ -108,8 +132,10 @@ cdef list misuses_list(const misuses_t* self):
 cdef str misuse_text(const misuse_t* misuse):
     size = f" of {misuse.size} bytes" if misuse.size else ""
     why = _EXPLANATIONS[misuse.kind].format(base=misuse.base, base_size=misuse.base_size, owner=misuse.owner)
-    current = "no device" if misuse.current < 0 else f"device {misuse.current}"
-    return f"{NAMES[misuse.name]}: {misuse.address:#x}{size} with {current} current: {why}"
+    where = f"on stream {misuse.stream} at tick {misuse.tick}"
+    if not misuse.queued:
+        where = "with no device current" if misuse.current < 0 else f"with device {misuse.current} current"
+    return f"{OPERATIONS[misuse.name]}: {misuse.address:#x}{size} {where}: {why}"
 
 
 cdef bint faults_add(faults_t* self, rule_t rule) noexcept nogil:

@@ -14,6 +14,9 @@ cdef int memory_allocate(memory_t* self, size_t nbytes, char** address) noexcept
         return -1
     if not mapping_make(nbytes, offset_next(self), &entry):
         return -1
+    self.serial += 1
+    entry.serial = self.serial
+    entry.leaving = False
     table_insert(self, entry)
     self.allocated += nbytes
     address[0] = entry.address

@@ -30,6 +30,20 @@ PROTOTYPES = {
     "cudaMemsetAsync": [PTR, INT, SIZE, PTR],
     "cudaStreamSynchronize": [PTR],
     "cudaDeviceSynchronize": [],
+    "cudaStreamCreateWithFlags": [REF(PTR), ctypes.c_uint],
+    "cudaStreamDestroy": [PTR],
+    "cudaStreamGetId": [PTR, REF(ctypes.c_ulonglong)],
+    "cudaStreamQuery": [PTR],
+    "cudaStreamWaitEvent": [PTR, PTR, ctypes.c_uint],
+    "cudaStreamIsCapturing": [PTR, REF(INT)],
+    "cudaStreamBeginCapture": [PTR, INT],
+    "cudaStreamEndCapture": [PTR, REF(PTR)],
+    "cudaEventCreateWithFlags": [REF(PTR), ctypes.c_uint],
+    "cudaEventRecord": [PTR, PTR],
+    "cudaEventQuery": [PTR],
+    "cudaEventSynchronize": [PTR],
+    "cudaEventDestroy": [PTR],
+    "cudaLaunchHostFunc": [PTR, PTR, PTR],
 }
 
 
@@ -46,6 +60,26 @@ class RawCalls:
         """Return (status, address)."""
         ptr = PTR()
         return self.cudaMalloc(ctypes.byref(ptr), nbytes), ptr.value or 0
+
+    def stream(self, flags=0):
+        """Return (status, handle)."""
+        handle = PTR()
+        return self.cudaStreamCreateWithFlags(ctypes.byref(handle), flags), handle.value or 0
+
+    def event(self, flags=2):
+        """Return (status, handle)."""
+        handle = PTR()
+        return self.cudaEventCreateWithFlags(ctypes.byref(handle), flags), handle.value or 0
+
+    def capturing(self, stream):
+        """Return (status, 0 for no capture, 1 for one, 2 for one that is invalidated)."""
+        status = INT(-1)
+        return self.cudaStreamIsCapturing(stream, ctypes.byref(status)), status.value
+
+    def end_capture(self, stream):
+        """Return (status, handle of the graph)."""
+        graph = PTR(0xDEAD)
+        return self.cudaStreamEndCapture(stream, ctypes.byref(graph)), graph.value or 0
 
     def current(self):
         number = INT(-1)
@@ -76,24 +110,26 @@ def device(request):
         return
     with sim.Device("8GiB") as simulated:
         yield simulated
-        assert simulated.errors == []
+        assert simulated.errors == [] and simulated.races == []
 
 
 @pytest.fixture
 def make_device():
-    """Factory of simulated devices; a test that misuses one says so, any other must leave `errors` empty."""
+    """Factory of simulated devices; a test that misuses one, or lets streams race, says so."""
     made = []
 
-    def make(memory="64MiB", *args, misuse=False, **kwargs):
+    def make(memory="64MiB", *args, misuse=False, races=False, **kwargs):
         simulated = sim.Device(memory, *args, **kwargs)
-        made.append((simulated, misuse))
+        made.append((simulated, misuse, races))
         return simulated
 
     yield make
     sim.set_current_device(None)
-    for simulated, misuse in made:
+    for simulated, misuse, races in made:
+        simulated.check()
         simulated.close()
         assert misuse or simulated.errors == []
+        assert races or simulated.races == []
 
 
 @pytest.fixture

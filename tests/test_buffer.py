@@ -148,13 +148,14 @@ def test_empty(pool):
 
 def test_goes_back_in_the_order_of_its_stream(simulated):
     pool = cp.Pool("1MiB", device=simulated)
-    buffer = pool.buffer(1000, 5)
+    own, other = simulated.stream(), simulated.stream()
+    buffer = pool.buffer(1000, own)
     buffer.free()
     simulated.clear_log()
-    pool.alloc(1000, 5)
+    pool.alloc(1000, own)
     assert simulated.calls["cudaStreamSynchronize"] == 0
-    pool.alloc(1000, 6)
-    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == [5]
+    pool.alloc(1000, other)
+    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == [own.handle]
 
 
 def test_a_free_that_fails_can_be_tried_again(simulated):
@@ -399,11 +400,15 @@ def test_what_it_does_not_export(pool):
     (0, None, []), (1, None, []), (0, 1, []), (0, 0, []), (5, 5, []), (5, -1, []), (0, -1, []), (5, None, [5]),
     (5, 1, [5]), (0, 5, [0]), (2, 1, [2]), (5, 6, [5])])
 def test_stream_of_the_consumer(pool, simulated, own, consumer, waited):
-    """The consumer's stream comes after the buffer's; None is the legacy default stream."""
-    buffer = pool.buffer(10, own)
+    """The consumer's stream comes after the buffer's; None is the legacy default stream, 5 and 6 are streams made."""
+    made = {5: simulated.stream(), 6: simulated.stream()}
+    handles = {number: stream.handle for number, stream in made.items()}
+    buffer = pool.buffer(10, handles.get(own, own))
     simulated.clear_log()
-    buffer.__dlpack__(stream=consumer)
-    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == waited
+    buffer.__dlpack__(stream=handles.get(consumer, consumer))
+    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == [
+        handles.get(stream, stream) for stream in waited]
+    buffer.free()
 
 
 def test_a_wait_that_fails_exports_nothing(pool, simulated):

@@ -513,9 +513,10 @@ from cuda_pool._sim_log import NAMES
 
 device = cp.sim.Device("64MiB")
 pool = cp.Pool("32MiB", device=device, **{settings})
-pool.free_async(pool.alloc(1000), 5)            # pending: another stream has to wait for it
-live = [pool.alloc(100 + 997 * number, 5) for number in range(50)]
-live += [pool.buffer(100 + 997 * number, 5 + number % 3 * {streams}) for number in range(50)]
+streams = [device.stream() for _ in range(3)]
+pool.free_async(pool.alloc(1000), streams[0])   # pending: another stream has to wait for it
+live = [pool.alloc(100 + 997 * number, streams[0]) for number in range(50)]
+live += [pool.buffer(100 + 997 * number, streams[number % 3 * {streams}]) for number in range(50)]
 {more}
 for name in NAMES:
     device.delay(name, 3600)                    # any driver call from here on makes the process hang
@@ -599,10 +600,12 @@ def test_case_38_every_call_runs_on_the_device_of_the_pool(make_device):
     sim.set_current_device(second)
     pool = CheckedPool("1MiB", device=first, scrub=True)
     ptr, other = pool.alloc(1000), pool.alloc(1000)
-    with_buffer = pool.buffer(100, 5)
+    five, six, seven = (first.stream() for _ in range(3))
+    with_buffer = pool.buffer(100, five)
     uses = [
-        lambda: pool.free_async(ptr, 5), lambda: pool.alloc(1000, 6), lambda: pool.free(other), pool.stats,
-        lambda: pool.forget_stream(5), lambda: with_buffer.__dlpack__(stream=7), with_buffer.free, pool.close,
+        lambda: pool.free_async(ptr, five), lambda: pool.alloc(1000, six), lambda: pool.free(other), pool.stats,
+        lambda: pool.forget_stream(five), lambda: with_buffer.__dlpack__(stream=seven.handle), with_buffer.free,
+        pool.close,
         lambda: CheckedPool(0.5, device=first), lambda: pytest.raises(cp.OutOfMemoryError, cp.Pool, "65MiB", first),
     ]
     for use in uses:

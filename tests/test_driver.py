@@ -232,12 +232,20 @@ def test_table_and_names_agree(make_device, raw):
     number = calls.current()
     numbers = [ctypes.c_size_t(), ctypes.c_size_t()]
     out = [ctypes.byref(number) for number in numbers]
+    event, captured, doomed = device.event(), device.stream(), (device.stream(), device.event())
+    nothing = _driver.call_address(device, "cudaGetErrorName")      # as good as any host function
     arguments = {
         "cudaGetDeviceCount": out[:1], "cudaGetDevice": out[:1], "cudaSetDevice": [number],
         "cudaDeviceGetAttribute": [out[0], 41, number], "cudaDriverGetVersion": out[:1],
         "cudaRuntimeGetVersion": out[:1], "cudaMemGetInfo": out, "cudaMalloc": [out[0], 0], "cudaFree": [0],
         "cudaMallocAsync": [out[0], 0, 0], "cudaFreeAsync": [0, 0], "cudaMemcpyAsync": [0, 0, 0, 1, 0],
         "cudaMemsetAsync": [0, 0, 0, 0], "cudaStreamSynchronize": [0], "cudaDeviceSynchronize": [],
+        "cudaStreamCreateWithFlags": [out[0], 0], "cudaStreamDestroy": [doomed[0].handle],
+        "cudaStreamGetId": [0, out[0]], "cudaStreamQuery": [0], "cudaStreamWaitEvent": [0, event.handle, 0],
+        "cudaStreamIsCapturing": [0, out[0]], "cudaStreamBeginCapture": [captured.handle, 0],
+        "cudaStreamEndCapture": [captured.handle, out[0]], "cudaEventCreateWithFlags": [out[0], 2],
+        "cudaEventRecord": [event.handle, 0], "cudaEventQuery": [event.handle], "cudaEventSynchronize": [event.handle],
+        "cudaEventDestroy": [doomed[1].handle], "cudaLaunchHostFunc": [0, nothing, 0],
     }
     assert len(_driver.CALLS) == _driver.TABLE_ENTRIES
     assert [*arguments, "cudaGetErrorName", "cudaGetErrorString"] == list(_driver.CALLS)

@@ -7,7 +7,6 @@ import pytest
 import cuda_pool as cp
 
 KIB = 1 << 10
-STREAM, OTHER = 0x50, 0x60
 
 
 @pytest.fixture
@@ -21,33 +20,42 @@ def pool(sim_device):
         yield pool
 
 
+@pytest.fixture
+def streams(sim_device):
+    """Two streams."""
+    return sim_device.stream(), sim_device.stream()
+
+
 def waits(device):
     return device.calls["cudaStreamSynchronize"]
 
 
-def test_one_stream_never_waits(pool, sim_device):
+def test_one_stream_never_waits(pool, sim_device, streams):
+    stream, _ = streams
     for _ in range(1000):
-        pool.free_async(pool.alloc(1000, STREAM), STREAM)
+        pool.free_async(pool.alloc(1000, stream), stream)
     pool.check()
     assert waits(sim_device) == 0
 
 
-def test_another_stream_waits_once_for_a_batch(pool, sim_device):
-    for ptr in [pool.alloc(1000, STREAM) for _ in range(10)]:
-        pool.free_async(ptr, STREAM)
+def test_another_stream_waits_once_for_a_batch(pool, sim_device, streams):
+    stream, other = streams
+    for ptr in [pool.alloc(1000, stream) for _ in range(10)]:
+        pool.free_async(ptr, stream)
     for _ in range(10):
-        pool.alloc(1000, OTHER)
+        pool.alloc(1000, other)
     assert waits(sim_device) == 1
-    assert sim_device.log[-1][0] == "cudaStreamSynchronize" or ("cudaStreamSynchronize", (STREAM,), 0) in sim_device.log
+    assert ("cudaStreamSynchronize", (stream.handle,), 0) in sim_device.log
 
 
-def test_a_forgotten_stream_is_not_asked_again(pool, sim_device):
-    pool.free_async(pool.alloc(1000, STREAM), STREAM)
-    pool.forget_stream(OTHER)
+def test_a_forgotten_stream_is_not_asked_again(pool, sim_device, streams):
+    stream, other = streams
+    pool.free_async(pool.alloc(1000, stream), stream)
+    pool.forget_stream(other)
     assert waits(sim_device) == 0
-    pool.forget_stream(STREAM)
-    pool.forget_stream(STREAM)
-    pool.alloc(1000, OTHER)
+    pool.forget_stream(stream)
+    pool.forget_stream(stream)
+    pool.alloc(1000, other)
     assert waits(sim_device) == 1
 
 
@@ -57,49 +65,53 @@ def test_the_legacy_default_stream_has_two_handles(pool, sim_device):
     assert waits(sim_device) == 0
 
 
-def test_the_per_thread_default_stream_is_always_waited_for(pool, sim_device):
+def test_the_per_thread_default_stream_is_always_waited_for(pool, sim_device, streams):
     """Handle 2 is another stream in each thread, so nobody may take what was freed on it without a wait."""
+    _, other = streams
     pool.free_async(pool.alloc(1000, 2), 2)
     assert waits(sim_device) == 1
     pool.alloc(1000, 2)
-    pool.alloc(1000, OTHER)
+    pool.alloc(1000, other)
     assert waits(sim_device) == 1
 
 
-def test_a_stream_destroyed_too_early_is_covered_by_the_device(pool, sim_device):
-    pool.free_async(pool.alloc(1000, STREAM), STREAM)
+def test_a_stream_destroyed_too_early_is_covered_by_the_device(pool, sim_device, streams):
+    stream, other = streams
+    pool.free_async(pool.alloc(1000, stream), stream)
     sim_device.fail("cudaStreamSynchronize", code="cudaErrorInvalidResourceHandle")
-    assert pool.alloc(1000, OTHER)
+    assert pool.alloc(1000, other)
     assert sim_device.calls["cudaDeviceSynchronize"] == 1
-    pool.alloc(1000, STREAM)
+    pool.alloc(1000, stream)
     assert waits(sim_device) == 1
     assert pool.stats().upstream_calls["cudaDeviceSynchronize"] == 1
 
 
-def test_a_failed_wait_changes_nothing(pool, sim_device):
-    pool.free_async(pool.alloc(1000, STREAM), STREAM)
-    ptr = pool.alloc(1000, STREAM)
+def test_a_failed_wait_changes_nothing(pool, sim_device, streams):
+    stream, other = streams
+    pool.free_async(pool.alloc(1000, stream), stream)
+    ptr = pool.alloc(1000, stream)
     before = pool.stats().used
     sim_device.fail("cudaStreamSynchronize", code="cudaErrorInvalidValue", times=2)
     with pytest.raises(cp.CudaError) as caught:
-        pool.alloc(1000, OTHER)
+        pool.alloc(1000, other)
     assert (caught.value.code, caught.value.call) == (1, "cudaStreamSynchronize")
     with pytest.raises(cp.CudaError):
-        pool.free_async(ptr, OTHER)
+        pool.free_async(ptr, other)
     assert pool.stats().used == before and pool.owns(ptr)
-    pool.free_async(ptr, OTHER)
-    pool.alloc(1000, OTHER)
+    pool.free_async(ptr, other)
+    pool.alloc(1000, other)
     pool.check()
 
 
 @pytest.mark.threads
-def test_a_busy_stream_does_not_starve_another(pool, sim_device):
+def test_a_busy_stream_does_not_starve_another(pool, sim_device, streams):
     """One wait is enough for an allocation, however fast another thread frees on the noted stream."""
+    stream, other = streams
     stop = threading.Event()
 
     def busy():
         while not stop.is_set():
-            pool.free_async(pool.alloc(1000, STREAM), STREAM)
+            pool.free_async(pool.alloc(1000, stream), stream)
 
     thread = threading.Thread(target=busy)
     thread.start()
@@ -107,7 +119,7 @@ def test_a_busy_stream_does_not_starve_another(pool, sim_device):
         sim_device.delay("cudaStreamSynchronize", 0.002)
         for _ in range(20):
             before = waits(sim_device)
-            pool.free(pool.alloc(1000, OTHER))
+            pool.free(pool.alloc(1000, other))
             assert waits(sim_device) - before < 40
     finally:
         stop.set()

@@ -418,57 +418,61 @@ def test_one_stream_needs_no_driver(make_device):
 def test_another_stream_waits_once(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device)
-    addresses = [pool.alloc(1000, 5) for _ in range(10)]
+    five, six, seven = [device.stream() for _ in range(3)]
+    addresses = [pool.alloc(1000, five) for _ in range(10)]
     for address in addresses:
-        pool.free_async(address, 5)
+        pool.free_async(address, five)
     device.clear_log()
-    pool.alloc(1000, 6)
-    pool.alloc(1000, 7)
+    pool.alloc(1000, six)
+    pool.alloc(1000, seven)
     assert [(name, args[0]) for name, args, _ in device.log if name == "cudaStreamSynchronize"] == [
-        ("cudaStreamSynchronize", 5)]
+        ("cudaStreamSynchronize", five.handle)]
 
 
 def test_frees_on_two_streams(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device)
+    five, six = device.stream(), device.stream()
     first, second = pool.alloc(1000), pool.alloc(1000)
-    pool.free_async(first, 5)
+    pool.free_async(first, five)
     device.clear_log()
-    pool.free_async(second, 6)
-    assert [args[0] for name, args, _ in device.log if name == "cudaStreamSynchronize"] == [6]
+    pool.free_async(second, six)
+    assert [args[0] for name, args, _ in device.log if name == "cudaStreamSynchronize"] == [six.handle]
     assert pool.stats().used == 0
-    pool.alloc(1000, 6)
-    assert [args[0] for name, args, _ in device.log if name == "cudaStreamSynchronize"] == [6, 5]
+    pool.alloc(1000, six)
+    assert [args[0] for name, args, _ in device.log if name == "cudaStreamSynchronize"] == [six.handle, five.handle]
 
 
 def test_forget_stream(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device)
-    pool.free_async(pool.alloc(1000, 5), 5)
+    five, six = device.stream(), device.stream()
+    pool.free_async(pool.alloc(1000, five), five)
     device.clear_log()
-    pool.forget_stream(6)
+    pool.forget_stream(six)
     assert device.calls["cudaStreamSynchronize"] == 0
-    pool.forget_stream(5)
+    pool.forget_stream(five)
     assert device.calls["cudaStreamSynchronize"] == 1
-    pool.alloc(1000, 6)
-    pool.forget_stream(5)
+    pool.alloc(1000, six)
+    pool.forget_stream(five)
     assert device.calls["cudaStreamSynchronize"] == 1
 
 
 def test_a_wait_that_fails_changes_nothing(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device)
+    five, six = device.stream(), device.stream()
     first, second = pool.alloc(1000), pool.alloc(1000)
-    pool.free_async(first, 5)
+    pool.free_async(first, five)
     before = pool.stats()
-    for use in (lambda: pool.alloc(100, 6), lambda: pool.free_async(second, 6), lambda: pool.forget_stream(5),
-                lambda: pool.buffer(100, 6)):
+    for use in (lambda: pool.alloc(100, six), lambda: pool.free_async(second, six), lambda: pool.forget_stream(five),
+                lambda: pool.buffer(100, six)):
         device.fail("cudaStreamSynchronize", code="cudaErrorIllegalAddress")
         with pytest.raises(cp.CudaError, match="cudaStreamSynchronize"):
             use()
         pool.check()
         assert comparable(pool.stats()) == comparable(before)
-    pool.alloc(100, 6)
+    pool.alloc(100, six)
 
 
 def test_scrub_leaves_zeros(device):

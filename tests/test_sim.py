@@ -145,7 +145,7 @@ def test_copies(make_device, raw):
     assert device.read(b, 100) == bytes(range(100))
     assert copy(ctypes.addressof(host), b + 50, 50, DEFAULT, None) == SUCCESS
     assert host.raw[:50] == bytes(range(50, 100))
-    assert copy(a, ctypes.addressof(host), 50, DEFAULT, 0x1234) == SUCCESS
+    assert copy(a, ctypes.addressof(host), 50, DEFAULT, 2) == SUCCESS
     assert device.read(a, 100) == bytes(range(50, 100)) * 2
     assert copy(a + 10, a, 50, ON_DEVICE, None) == SUCCESS
     assert device.read(a, 60) == bytes(range(50, 60)) + bytes(range(50, 100))
@@ -367,11 +367,11 @@ def test_log_and_calls(make_device):
 def test_log_keeps_the_latest(make_device, raw):
     device = make_device()
     sim.set_current_device(device)
-    synchronize = raw(device).cudaStreamSynchronize
-    for stream in range(65_536 + 100):
-        synchronize(stream)
-    assert device.calls["cudaStreamSynchronize"] == 65_536 + 100
-    assert [args[0] for _, args, _ in device.log] == list(range(100, 65_636))
+    fill = raw(device).cudaMemsetAsync
+    for value in range(65_536 + 100):
+        fill(0, value, 0, 0)
+    assert device.calls["cudaMemsetAsync"] == 65_536 + 100
+    assert [args[1] for _, args, _ in device.log] == list(range(100, 65_636))
 
 
 def statuses(device, raw, count):
