@@ -1,7 +1,9 @@
 """The Python class Pool."""
 
-from cuda_pool._driver cimport Device, cudaStream_t
-from cuda_pool._pool cimport pool_t
+from cuda_pool._driver cimport Device
+from cuda_pool._order cimport stream_ref_t
+from cuda_pool._state cimport pool_t
+from cuda_pool._stream cimport Streams
 
 
 cdef class Pool:
@@ -9,11 +11,13 @@ cdef class Pool:
     cdef readonly Device device
     cdef readonly object settings
     cdef readonly bint debug
+    cdef Streams streams
+    cdef stream_ref_t legacy        # the default stream
     cdef bint initialised           # or being initialised
     cdef dict __dict__
     cdef object __weakref__
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                  headroom, profile, debug, scrub, trace) except -1
-    cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, cudaStream_t stream,
+                  headroom, profile, debug, scrub, trace, reuse) except -1
+    cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1

@@ -1,7 +1,8 @@
 """Owning objects."""
 
-from cuda_pool._driver cimport Device, cudaStream_t
-from cuda_pool._pool cimport pool_t
+from cuda_pool._driver cimport Device
+from cuda_pool._order cimport stream_ref_t
+from cuda_pool._state cimport pool_t
 
 
 cdef class Buffer:
@@ -9,7 +10,8 @@ cdef class Buffer:
     cdef pool_t* pool
     cdef Device device
     cdef void* address              # NULL when empty or freed
-    cdef cudaStream_t stream
+    cdef object stream_object       # as it was given: kept as long as its stream is needed
+    cdef stream_ref_t stream
     cdef readonly size_t nbytes
     cdef readonly bint freed
 
@@ -18,4 +20,5 @@ cdef class Buffer:
     cdef int order_before(self, object stream) except -1
 
 # An owning object for an address that pool_alloc() returned.
-cdef Buffer buffer_wrap(object owner, pool_t* pool, Device device, void* address, size_t nbytes, cudaStream_t stream)
+cdef Buffer buffer_wrap(object owner, pool_t* pool, Device device, void* address, size_t nbytes, object stream,
+                        const stream_ref_t* ref)

@@ -1,6 +1,8 @@
 """Mid tier: one range of coalescing blocks, best fit in O(log n) through a two-level bitmap of tries."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from cuda_pool._owner cimport owner_t, view_t
 
 cdef const uint32_t NO_MID          # no block: record 0 is never used
 
@@ -16,6 +18,7 @@ cdef enum:                      # mid_state_t
     MID_SPARE = 0
     MID_FREE
     MID_USED                        # serves a request
+    MID_HELD                        # freed, and not to be reused yet
     MID_SLAB                        # is cut into slots
 
 # A free block is a node of its bin's trie; one that serves a request knows what was asked for.
@@ -33,23 +36,31 @@ ctypedef struct mid_block_t:
     uint32_t size                   # units
     uint32_t before                 # physical neighbours
     uint32_t after
-    uint32_t state
+    uint16_t state
+    owner_t owner                   # of a free block; a live one keeps the owner and the batch of what it was cut from
+    uint32_t batch                  # of the last free in it, unless it is nobody's
     mid_role_t role
+
+# The bins of one owner's free blocks.
+ctypedef struct mid_bins_t:
+    uint32_t rows
+    uint8_t columns[MID_ROWS]
+    uint32_t root[MID_ROWS][MID_COLUMNS]
 
 # The tier owns [start, end) of the region, in units; start moves down as it grows.
 # Invariants, asserted by mid_check():
-#   the blocks from `first` along `after` tile [start, end);  no two free ones are neighbours
-#   used + sum(size of the free blocks) == end - start
-#   a free block is in the trie of bin_of(size), and agrees with its ancestor at depth d in the first d key bits
+#   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
+#   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
+#   a free block is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the first d key bits
 #   bit c of columns[r] is set  <=>  root[r][c] is not empty;  bit r of rows is set  <=>  columns[r] != 0
 ctypedef struct mid_t:
     uint32_t start
     uint32_t end
     uint32_t used
+    uint32_t owned
     uint32_t first                  # block at `start`, NO_MID while the tier is empty
-    uint32_t rows
-    uint8_t columns[MID_ROWS]
-    uint32_t root[MID_ROWS][MID_COLUMNS]
+    int owners                      # owners from here on have nothing
+    mid_bins_t* bins                # per owner
     mid_block_t* block              # records; an index is stable, the array may move
     uint32_t capacity               # records that the array holds
     uint32_t made                   # records ever used
@@ -62,19 +73,32 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil      
 cdef void mid_destroy(mid_t* mid) noexcept nogil
 cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil               # 0 when the host has no memory
 
-# A free block that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or NO_MID. With
-# align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it anyhow.
-cdef uint32_t mid_find(const mid_t* mid, uint32_t size, int align, uint32_t bias) noexcept nogil
+# A free block of `owner` that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or
+# NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it anyhow.
+cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
+# The same among the other owners' blocks that the view allows.
+cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil
+# The same among the runs of allowed neighbours, whoever owns them. What the request needs of the smallest that holds it is
+# made one block of the asker's, to be taken at once. Takes time in proportion to the number of blocks; needs a record.
+cdef uint32_t mid_join(mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil
-cdef void mid_free(mid_t* mid, uint32_t index) noexcept nogil
+cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil
+# Make every free block that the view allows the asker's, who may be nobody.
+cdef void mid_adopt(mid_t* mid, const view_t* view) noexcept nogil
+# Give what `owner` has freed in batches up to `limit` to another owner, or to nobody.
+cdef void mid_pass_on(mid_t* mid, owner_t owner, uint32_t limit, owner_t to, uint32_t batch) noexcept nogil
+# Let the blocks that are not free, and were cut from memory of `owner`, be another's.
+cdef void mid_rename(mid_t* mid, owner_t owner, owner_t to, uint32_t batch) noexcept nogil
+# Would mid_join() find something?
+cdef bint mid_could_join(const mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil
 
 # Grow by `size` units below start. Needs one reserved record.
-cdef void mid_extend(mid_t* mid, uint32_t size) noexcept nogil
-cdef uint32_t mid_edge(const mid_t* mid) noexcept nogil             # free units at start
+cdef void mid_extend(mid_t* mid, uint32_t size, owner_t owner, uint32_t batch) noexcept nogil
+cdef uint32_t mid_edge(const mid_t* mid, owner_t owner) noexcept nogil      # the owner's free units at start
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
-cdef uint32_t mid_largest(const mid_t* mid) noexcept nogil
+cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
 
 cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noexcept nogil:

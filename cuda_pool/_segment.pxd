@@ -4,8 +4,9 @@ from libc.stdint cimport uint32_t
 
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._mid cimport mid_t
+from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, SLAB_TABLE, SLAB_UNIT, size_class_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
+    NO_SLAB, NO_SLOT, SLAB_TABLE, SLAB_UNIT, slab_return, slab_slot, slab_t, slab_take, slabs_available, slabs_of,
     slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
 
@@ -37,19 +38,22 @@ ctypedef struct tier_stats_t:
     size_t used
     size_t requested
 
-# A live block, found by its offset.
+# A live block, found by its offset, or one that is held.
 ctypedef struct place_t:
     tier_t tier
+    owner_t owner                   # of the slab, or of the memory that the block was cut from
     uint32_t index                  # of the slab, of the mid block, or the first unit of the buddy run
     uint32_t slot                   # slab tier only
+    uint32_t batch                  # of that memory
     size_t used                     # bytes
     size_t requested                # bytes
 
 # The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, size) and takes units
 # from the buddy tier's upper end. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
 # Invariants, asserted by segment_check():
-#   buddy.used units == live runs + slabs in runs + units above mid.start
-#   mid.used == live mid blocks + slabs in mid blocks
+#   buddy.used units == live and held runs + slabs in runs + units above mid.start
+#   mid.used == live and held mid blocks + slabs in mid blocks
+#   held == sum over the blocks, runs and slots that are held
 #   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0
 #   per tier: requested <= used, and used == sum over the tier's live blocks
 ctypedef struct segment_t:
@@ -68,16 +72,39 @@ ctypedef struct segment_t:
     mid_t mid
     slabs_t slabs
     tier_stats_t tier[TIERS]
+    size_t held                     # bytes
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
 cdef void segment_destroy(segment_t* segment) noexcept nogil
+# Make room in the tables for an owner.
+cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
+# Serve what segment_alloc() could not, from other owners' memory where the view allows it. Nothing else is empty then:
+# slabs without a used slot are returned first.
+cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
+                              size_t* used) noexcept nogil
+# Give what the view allows to nobody. A slab stays its owner's.
+cdef void segment_settle(segment_t* segment, const view_t* done) noexcept nogil
+# Let others have all that `owner` has, live blocks included; `limit` is the last batch that there is. `slabs_to` gets the
+# slabs, which cannot be nobody's.
+cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, owner_t to, uint32_t batch,
+                           owner_t slabs_to) noexcept nogil
+# Note that a block just allocated is cut from memory of `owner`, whatever it was before.
+cdef void segment_claim(segment_t* segment, size_t offset, owner_t owner, uint32_t batch) noexcept nogil
+# Would segment_alloc_shared() succeed? False is only said to be sure for slabs and the mid tier.
+cdef bint segment_could_share(const segment_t* segment, const view_t* view, size_t nbytes, size_t alignment) noexcept nogil
+# Bytes that are free, and not anyone's.
+cdef size_t segment_pending(const segment_t* segment) noexcept nogil
+# Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called.
+cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil
+cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
+cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil      # slots only
 # The generic paths behind the three functions at the end of this file.
-cdef int segment_alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                            size_t* used) noexcept nogil
 cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil
 # STATUS_INTERIOR_POINTER or STATUS_FREED_POINTER; takes time in proportion to the distance to the next block below.
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
-cdef void segment_free_block(segment_t* segment, const place_t* place) noexcept nogil
+cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil
@@ -96,23 +123,25 @@ cdef inline void tier_leave(segment_t* segment, tier_t tier, size_t used, size_t
     segment.tier[tier].requested -= requested
 
 
-cdef inline int segment_alloc(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+cdef inline int segment_alloc(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                               size_t* used) noexcept nogil:
-    """Serve a request of at least 1 byte; `alignment` is a power of two.
+    """Serve a request of at least 1 byte from what the owner may use; `alignment` is a power of two.
 
     0, STATUS_OUT_OF_MEMORY or STATUS_HOST_MEMORY. Here only a slab that has a free slot: all else is generic.
     """
-    cdef const size_class_t* group
+    cdef int group
     cdef uint32_t slab
+    cdef size_t size
     if nbytes <= min(segment.slabs.max, <size_t>SLAB_TABLE * SLAB_UNIT) and alignment <= segment.slot_alignment:
-        group = &segment.slabs.size_class[segment.slabs.table[(nbytes + SLAB_UNIT - 1) // SLAB_UNIT]]
-        slab = slabs_available(group)
-        if slab != NO_SLAB and group.size & (alignment - 1) == 0:
+        group = segment.slabs.table[(nbytes + SLAB_UNIT - 1) // SLAB_UNIT]
+        slab = slabs_available(slabs_of(&segment.slabs, owner, group))
+        size = segment.slabs.size_class[group].size
+        if slab != NO_SLAB and size & (alignment - 1) == 0:
             offset[0] = slab_take(&segment.slabs, slab, nbytes)
-            used[0] = group.size
-            tier_enter(segment, TIER_SLAB, group.size, nbytes)
+            used[0] = size
+            tier_enter(segment, TIER_SLAB, size, nbytes)
             return STATUS_OK
-    return segment_alloc_any(segment, nbytes, alignment, offset, used)
+    return segment_alloc_any(segment, owner, nbytes, alignment, offset, used)
 
 
 cdef inline bint segment_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
@@ -128,10 +157,12 @@ cdef inline bint segment_is_live(const segment_t* segment, size_t offset, place_
     if slot == NO_SLOT or not slot_is_live(slab, slot):
         return False
     place.tier = TIER_SLAB
+    place.owner = slab.owner
     place.index = index
     place.slot = slot
+    place.batch = slab.slot[slot].batch
     place.used = segment.slabs.size_class[slab.size_class].size
-    place.requested = slab.slot[slot]
+    place.requested = slab.slot[slot].value
     return True
 
 
@@ -140,10 +171,21 @@ cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* p
     return STATUS_OK if segment_is_live(segment, offset, place) else segment_blame(segment, offset)
 
 
-cdef inline void segment_free(segment_t* segment, const place_t* place) noexcept nogil:
-    """Return a block that segment_find() found."""
+cdef inline void note_batch(segment_t* segment, const place_t* place, uint32_t batch) noexcept nogil:
+    segment.slabs.slab[place.index].batch = batch
+    segment.slabs.slab[place.index].slot[place.slot].batch = batch
+
+
+cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:
+    """Return a block that segment_find() found to an owner, or to nobody: batch 0.
+
+    A slot goes back to its slab, so `owner` is the slab's or nobody.
+    """
     tier_leave(segment, place.tier, place.used, place.requested)
     if place.tier != TIER_SLAB:
-        segment_free_block(segment, place)
-    elif slab_return(&segment.slabs, place.index, place.slot):
+        segment_free_block(segment, place, owner, batch)
+        return
+    if batch != 0:
+        note_batch(segment, place, batch)
+    if slab_return(&segment.slabs, place.index, place.slot):
         segment_drop_slab(segment, place.index)

@@ -14,6 +14,7 @@ cdef class Stream:
     cdef readonly uint64_t handle
     cdef uint64_t made_id           # 0 for a default stream
     cdef readonly bint blocking
+    cdef bint destroyed
     cdef object __weakref__
 
 

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
+from cuda_pool._owner cimport owner_t, view_t
+
 cdef enum:
     NO_SLAB = 0                     # end of a list: record 0 is never used
     NO_SLOT = 0x7FFFFFFF            # a slab has fewer slots
@@ -11,6 +13,7 @@ cdef enum:
     SLAB_TABLE = 1024               # sizes up to SLAB_TABLE * SLAB_UNIT are looked up, larger ones searched
     SLAB_BYTES_MAX = 1 << 20        # growth with demand stops here
     SLAB_CLASSES_MAX = 512
+    SLOT_CANDIDATES = 64
 
 ctypedef int slab_list_t
 
@@ -24,35 +27,52 @@ ctypedef struct size_class_t:
     size_t size                     # bytes of a slot
     uint64_t reciprocal             # slot = delta * reciprocal >> shift, exact for every delta in a slab
     int shift
+
+# The slabs that one owner has of one class: its allocations come from them alone.
+ctypedef struct slab_lists_t:
     uint32_t head[SLAB_LISTS]       # most recently used first
     uint32_t empty                  # the list of empty slabs: the last one that became empty, used again since or not
     uint32_t slabs
+    uint32_t held                   # newest slot that the owner freed in another owner's slab; a record of held_t
     size_t slots_used
 
+# Of a slot: bytes requested while it is live, else the next of the chain; and the batch in which its slab's owner last
+# freed it.
+ctypedef struct slot_t:
+    uint32_t value
+    uint32_t batch
+
+# A slot is live, or held (freed, and not to be reused yet), or free.
 # Invariants, asserted by slabs_check():
-#   used + length of the free chain + (slots - fresh) == slots;  used == number of bits set in live
-#   a slab is on the list of its state:  FULL <=> used == slots
-#   used == 0  =>  the slab is `empty` of its class: at most one is
-#   slots_used of a class == sum(used of its slabs)
+#   used + length of the free chain + (slots - fresh) == slots;  used == number of bits set in live + held
+#   a slab is on the list of its state and owner:  FULL <=> used == slots
+#   used == 0  =>  the slab is `empty` of its lists: at most one is
+#   slots_used of an owner's class == sum(used of its slabs)
 ctypedef struct slab_t:
     size_t offset                   # bytes from the start of the region
     uint32_t bytes
-    uint32_t size_class
+    uint16_t size_class
+    owner_t owner
+    uint32_t batch                  # last one in which the owner freed something in it; 0: nothing that is not over
+    uint32_t birth                  # batch of slots that were never handed out
     uint32_t slots
     uint32_t used
+    uint32_t held
     uint32_t free                   # head of the chain of returned slots, NO_SLOT at its end
     uint32_t fresh                  # slots from here on were never handed out
     uint32_t next                   # neighbours on the list of its state
     uint32_t prev
     uint32_t block                  # record of the mid tier, or NO_MID: a run of the buddy tier
     uint32_t colour                 # bytes that the first slot is moved up (debug)
-    uint32_t* slot                  # bytes requested while the slot is used, else the next of the chain
+    slot_t* slot
     uint64_t* live                  # a bit per slot
 
 ctypedef struct slabs_t:
     size_t max                      # largest slot size, 0: no slabs
     int classes
     size_class_t* size_class
+    int owners                      # owners from here on have nothing
+    slab_lists_t* lists             # of owner o and class c: lists[o * classes + c]
     uint16_t* table                 # class of the smallest slot that holds n * SLAB_UNIT bytes
     slab_t* slab                    # records; an index is stable, the array may move
     uint32_t capacity
@@ -67,26 +87,40 @@ cdef void slabs_destroy(slabs_t* slabs) noexcept nogil
 
 # The class whose slots hold nbytes (1 <= nbytes <= max) at multiples of `alignment`, or -1.
 cdef int slabs_class(const slabs_t* slabs, size_t nbytes, size_t alignment) noexcept nogil
-# Bytes that the next slab of a class should have: as many as its used slots hold, so that the class doubles; at least
-# 8 slots and at most SLAB_BYTES_MAX, or 1 slot if that is larger.
-cdef size_t slabs_wanted(const slabs_t* slabs, int size_class) noexcept nogil
+# Bytes that the owner's next slab of a class should have: as many as its used slots hold, so that the class doubles; at
+# least 8 slots and at most SLAB_BYTES_MAX, or 1 slot if that is larger.
+cdef size_t slabs_wanted(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil
 # Turn a block into a slab; its index, or NO_SLAB when the host has no memory.
-cdef uint32_t slabs_make(slabs_t* slabs, int size_class, size_t offset, size_t nbytes, uint32_t block) noexcept nogil
+cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t offset, size_t nbytes, uint32_t block,
+                         uint32_t batch) noexcept nogil
 cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil
+# Take a free slot that the view allows, of the first SLOT_CANDIDATES; bytes from the start of the region, or NO_SLOT.
+cdef size_t slab_take_allowed(slabs_t* slabs, uint32_t index, const view_t* view, size_t nbytes) noexcept nogil
+cdef bint slab_has_allowed(const slabs_t* slabs, uint32_t index, const view_t* view) noexcept nogil
+# Make a slab another owner's. Not an empty one if that owner has one: False, and nothing changed.
+cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t batch) noexcept nogil
 cdef void slab_relist(slabs_t* slabs, uint32_t index, slab_list_t old, slab_list_t new) noexcept nogil
 cdef const char* slabs_check(const slabs_t* slabs) noexcept nogil
 
 cdef inline bint slot_is_live(const slab_t* slab, uint32_t slot) noexcept nogil:
     return slab.live[slot >> 6] >> (slot & 63) & 1
 
-cdef inline uint32_t slabs_available(const size_class_t* group) noexcept nogil:
+cdef inline slab_lists_t* slabs_of(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
+    return &slabs.lists[owner * slabs.classes + size_class]
+
+
+cdef inline slab_lists_t* lists_of(const slabs_t* slabs, const slab_t* slab) noexcept nogil:
+    return slabs_of(slabs, slab.owner, slab.size_class)
+
+
+cdef inline uint32_t slabs_available(const slab_lists_t* lists) noexcept nogil:
     """A slab with a free slot, or NO_SLAB."""
-    return group.head[SLAB_PARTIAL]
+    return lists.head[SLAB_PARTIAL]
 
 
-cdef inline uint32_t slabs_empty(const slabs_t* slabs, const size_class_t* group) noexcept nogil:
-    """The empty slab of a class, or NO_SLAB."""
-    return group.empty if group.empty != NO_SLAB and slabs.slab[group.empty].used == 0 else NO_SLAB
+cdef inline uint32_t slabs_empty(const slabs_t* slabs, const slab_lists_t* lists) noexcept nogil:
+    """The empty slab of an owner's class, or NO_SLAB."""
+    return lists.empty if lists.empty != NO_SLAB and slabs.slab[lists.empty].used == 0 else NO_SLAB
 
 
 # The fast path of the whole pool: small enough to be part of whatever uses it.
@@ -94,20 +128,20 @@ cdef inline uint32_t slabs_empty(const slabs_t* slabs, const size_class_t* group
 cdef inline size_t slab_take(slabs_t* slabs, uint32_t index, size_t nbytes) noexcept nogil:
     """Take a slot of a slab that is not full; bytes from the start of the region."""
     cdef slab_t* slab = &slabs.slab[index]
-    cdef size_class_t* group = &slabs.size_class[slab.size_class]
     cdef uint32_t slot = slab.free
     if slot != NO_SLOT:
-        slab.free = slab.slot[slot]
+        slab.free = slab.slot[slot].value
     else:
         slot = slab.fresh
         slab.fresh += 1
-    slab.slot[slot] = <uint32_t>nbytes
+        slab.slot[slot].batch = slab.birth
+    slab.slot[slot].value = <uint32_t>nbytes
     slab.live[slot >> 6] |= <uint64_t>1 << (slot & 63)
     slab.used += 1
-    group.slots_used += 1
+    lists_of(slabs, slab).slots_used += 1
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_PARTIAL, SLAB_FULL)
-    return slab.offset + slab.colour + slot * group.size
+    return slab.offset + slab.colour + slot * slabs.size_class[slab.size_class].size
 
 
 cdef inline uint32_t slab_slot(const slabs_t* slabs, uint32_t index, size_t offset) noexcept nogil:
@@ -123,19 +157,48 @@ cdef inline uint32_t slab_slot(const slabs_t* slabs, uint32_t index, size_t offs
 
 
 cdef inline bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
-    """Return a used slot. True when the slab is now a second empty one of its class, and has to be unmade."""
+    """Return a live slot. True when the slab is now a second empty one of its lists, and has to be unmade."""
     cdef slab_t* slab = &slabs.slab[index]
-    cdef size_class_t* group = &slabs.size_class[slab.size_class]
+    slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
+    return slot_push(slabs, index, slot)
+
+
+cdef inline bint slot_push(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
+    """Put a slot that is live no more on the chain; the same result."""
+    cdef slab_t* slab = &slabs.slab[index]
+    cdef slab_lists_t* lists = lists_of(slabs, slab)
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_FULL, SLAB_PARTIAL)
-    slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
-    slab.slot[slot] = slab.free
+    slab.slot[slot].value = slab.free
     slab.free = slot
     slab.used -= 1
-    group.slots_used -= 1
+    lists.slots_used -= 1
     if slab.used != 0:
         return False
-    if group.empty != index and slabs_empty(slabs, group) != NO_SLAB:
+    if lists.empty != index and slabs_empty(slabs, lists) != NO_SLAB:
         return True
-    group.empty = index
+    lists.empty = index
     return False
+
+
+# Slots whose reuse has to wait.
+
+cdef inline void slot_hold(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
+    """Let a live slot be held."""
+    cdef slab_t* slab = &slabs.slab[index]
+    slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
+    slab.held += 1
+
+
+cdef inline void slot_retake(slabs_t* slabs, uint32_t index, uint32_t slot, size_t nbytes) noexcept nogil:
+    """Let a held slot serve a request."""
+    cdef slab_t* slab = &slabs.slab[index]
+    slab.live[slot >> 6] |= <uint64_t>1 << (slot & 63)
+    slab.slot[slot].value = <uint32_t>nbytes
+    slab.held -= 1
+
+
+cdef inline bint slot_release(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
+    """Return a held slot; as slab_return()."""
+    slabs.slab[index].held -= 1
+    return slot_push(slabs, index, slot)

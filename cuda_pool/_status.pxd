@@ -10,6 +10,8 @@ cdef enum status_t:
     STATUS_FORKED               # the pool belongs to the parent process
     STATUS_HOST_MEMORY          # no host memory for the bookkeeping
     STATUS_BAD_ALIGNMENT        # not a power of two
+    STATUS_CAPTURING            # the stream is being captured already
+    STATUS_STREAMS              # as many streams as a pool can keep apart are pending
     STATUS_WOULD_WAIT           # the driver would have to be asked; pool_try_* never does
     STATUS_CUDA                 # a driver call failed; status_code() and status_call() tell which and how
 

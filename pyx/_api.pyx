@@ -10,16 +10,20 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
 from cuda_pool._buffer cimport Buffer, buffer_wrap
+from cuda_pool._capture cimport capture_make
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
 from cuda_pool._gate cimport status_raise
+from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
-    UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_abandon, pool_alloc, pool_call_name, pool_check, pool_close,
-    pool_forget_stream, pool_free, pool_free_async, pool_get_stats, pool_mem_info, pool_metadata, pool_open, pool_owns,
-    pool_size_of, pool_stats_t, pool_t, pool_try_alloc, pool_try_free, pool_try_free_async)
+    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_find_stream, pool_forget_stream,
+    pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_mem_info, pool_metadata, pool_open,
+    pool_owns, pool_record_use_as, pool_size_of, pool_stats_t, pool_try_alloc_as, pool_try_free,
+    pool_try_free_async_as)
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
+from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_OK, STATUS_WOULD_WAIT, status_code)
-from cuda_pool._stream cimport stream_handle
+from cuda_pool._stream cimport Streams, stream_handle
 
 from cuda_pool.errors import OutOfMemoryError
 from cuda_pool.settings import ALIGNMENT, require_capacity, resolve
@@ -38,6 +42,8 @@ cdef enum:
 # Compared by identity: CPython keeps one object for each of these ints, and any other object is converted.
 cdef object DEFAULT_STREAM = 0
 cdef object DEFAULT_ALIGNMENT = ALIGNMENT
+
+REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
 SUPPORTED = {"backing": ("malloc",), "growth": ("static",), "max_capacity": (None,), "profile": (None,),
              "trace": (None,)}
@@ -73,6 +79,9 @@ cdef class Pool:
         For predictive growth, from 0 to 1; not used by a static pool.
     profile, trace : None
         For predictive growth and for recording.
+    reuse : {"wait", "query", "never"}
+        When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
+        that stream; once its work is seen to be over; or when nothing else is left.
     debug : bool, default False
         Refuse a region from the driver that overlaps a live one, and colour the slots of slabs.
     scrub : bool, default False
@@ -95,31 +104,37 @@ cdef class Pool:
         if self.handle == NULL:
             raise MemoryError("the host has no memory left for a pool")
         self.handle.closed = True
+        self.streams = Streams.__new__(Streams)
+        self.streams.pool = self.handle
 
     def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
                  mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
-                 scrub=False, trace=None):
+                 scrub=False, trace=None, *, reuse="wait"):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
         try:
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                      headroom, profile, debug, scrub, trace)
+                      headroom, profile, debug, scrub, trace, reuse)
         except BaseException:
             self.initialised = not self.handle.closed
             raise
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                  headroom, profile, debug, scrub, trace) except -1:
+                  headroom, profile, debug, scrub, trace, reuse) except -1:
         _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, profile=profile, trace=trace)
         _require_share("headroom", headroom)
+        if not isinstance(reuse, str) or reuse not in REUSE:
+            raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
         nbytes = _capacity(capacity, chosen)
         settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
         self.debug = debug
         self.device = chosen
         self.settings = settings
-        return open_region(self, chosen, nbytes, settings, scrub)
+        open_region(self, chosen, nbytes, settings, scrub, REUSE.index(reuse))
+        self.legacy = pool_find_stream(self.handle, NULL)
+        return 0
 
     @cython.binding(False)
     @cython.embedsignature(True)
@@ -151,17 +166,17 @@ cdef class Pool:
         cdef void* ptr
         cdef size_t size
         cdef size_t align = ALIGNMENT_BYTES
-        cdef cudaStream_t handle = NULL
+        cdef stream_ref_t on = self.legacy
         cdef int status
         if not (PyLong_CheckExact(nbytes) and small_size(nbytes, &size)):
             size = any_size(nbytes)
         if stream is not DEFAULT_STREAM:
-            stream_handle(stream, &handle)
+            self.streams.find(stream, &on)
         if alignment is not DEFAULT_ALIGNMENT:
             align = any_alignment(alignment)
-        status = pool_try_alloc(self.handle, size, align, handle, &ptr)
+        status = pool_try_alloc_as(self.handle, size, align, &on, &ptr)
         if status != STATUS_OK:
-            self.acquire_slowly(status, nbytes, size, align, handle, &ptr)
+            self.acquire_slowly(status, nbytes, size, align, &on, &ptr)
         return hand_out(self, ptr)
 
     @cython.binding(False)
@@ -194,9 +209,8 @@ cdef class Pool:
     def free_async(self, ptr, stream=0):
         """Return a block in the order of `stream`.
 
-        Later work on `stream` may reuse the block at once. Before any other stream gets memory, the work queued on
-        `stream` is waited for (once for a batch of frees). While frees on one stream are pending, a free on another
-        one waits for that other stream at once.
+        Later work on `stream` may reuse the block at once, other streams when the work queued on `stream` is done, or
+        behind a wait for it (see `reuse`). An object that stands for the stream is kept while frees on it are pending.
 
         Parameters
         ----------
@@ -210,24 +224,79 @@ cdef class Pool:
         InvalidPointerError
             As for ``free``.
         CudaError
-            Waiting failed; the block is still live.
+            The driver was asked which stream a plain handle names now, and failed; the block is still live.
         """
         cdef size_t address = any_address(ptr)
-        cdef cudaStream_t handle = NULL
+        cdef stream_ref_t on = self.legacy
         cdef int status
         if stream is not DEFAULT_STREAM:
-            stream_handle(stream, &handle)
-        status = pool_try_free_async(self.handle, <void*>address, handle)
+            self.streams.find(stream, &on)
+        status = pool_try_free_async_as(self.handle, <void*>address, &on)
         if status != STATUS_OK:
             if status == STATUS_WOULD_WAIT:
                 with nogil:
-                    status = pool_free_async(self.handle, <void*>address, handle)
+                    status = pool_free_async_as(self.handle, <void*>address, &on)
             status_raise(self.handle, status, 0, address)
+
+    def record_use(self, ptr, stream):
+        """Let the asynchronous free of a block wait for the work of one more stream, up to that free.
+
+        Parameters
+        ----------
+        ptr : int
+            What ``alloc`` returned. 0 does nothing.
+        stream : int or object with __cuda_stream__
+            Stream on which the block is used too; it has to exist until the block is freed, or be forgotten.
+
+        Raises
+        ------
+        InvalidPointerError
+            As for ``free``.
+        CudaError
+            The driver was asked which stream a plain handle names, and failed.
+        RuntimeError
+            More streams have pending frees than a pool keeps apart, or the pool belongs to the parent process.
+        """
+        cdef size_t address = any_address(ptr)
+        cdef stream_ref_t on
+        cdef int status
+        self.streams.find(stream, &on)
+        with nogil:
+            status = pool_record_use_as(self.handle, <void*>address, &on)
+        status_raise(self.handle, status, 0, address)
+
+    def hold_stream(self, stream):
+        """Promise that `stream` exists until ``forget_stream``.
+
+        Without it, a plain handle may name another stream each time it is used: the driver is asked before memory that
+        is pending on it is used again. With it no question is needed, and the pool may record events on the stream in
+        any later call.
+
+        Parameters
+        ----------
+        stream : int or object with __cuda_stream__
+
+        Raises
+        ------
+        CudaError
+            The driver does not know the stream.
+        TypeError, ValueError
+            `stream` is no stream, or the pool is closed (ValueError).
+        RuntimeError
+            As for ``record_use``.
+        """
+        cdef cudaStream_t handle
+        cdef int status
+        stream_handle(stream, &handle)
+        with nogil:
+            status = pool_hold_stream(self.handle, handle)
+        status_raise(self.handle, status, 0, 0)
 
     def forget_stream(self, stream):
         """Settle what was freed on `stream`; call it before the stream is destroyed.
 
-        Waits for the stream, without the GIL, if frees on it are pending; else does nothing.
+        Waits for the stream, without the GIL, if frees on it are pending or a block's use on it was recorded. The pool
+        makes no further call on the stream.
 
         Parameters
         ----------
@@ -249,20 +318,29 @@ cdef class Pool:
         with nogil:
             status = pool_forget_stream(self.handle, handle)
         status_raise(self.handle, status, 0, 0)
+        self.streams.forget(handle)
+
+    def capture(self, stream):
+        """Return a ``Capture``: a context in which the memory of `stream`'s graph is kept for that graph.
+
+        Enter it before the stream's capture begins and leave it after the capture has ended.
+        """
+        return capture_make(self, self.handle, stream)
 
     def buffer(self, nbytes, stream=0):
         """Return a ``Buffer`` that owns a block of `nbytes` bytes; arguments and errors are those of ``alloc``."""
-        cdef cudaStream_t handle
+        cdef stream_ref_t on = self.legacy
         cdef size_t size
         cdef void* ptr
         cdef int status
-        stream_handle(stream, &handle)
+        if stream is not DEFAULT_STREAM:
+            self.streams.find(stream, &on)
         size = any_size(nbytes)
         # The object first: nothing that can fail comes after the allocation.
-        cdef Buffer buffer = buffer_wrap(self, self.handle, self.device, NULL, 0, handle)
-        status = pool_try_alloc(self.handle, size, ALIGNMENT_BYTES, handle, &ptr)
+        cdef Buffer buffer = buffer_wrap(self, self.handle, self.device, NULL, 0, stream, &on)
+        status = pool_try_alloc_as(self.handle, size, ALIGNMENT_BYTES, &on, &ptr)
         if status != STATUS_OK:
-            self.acquire_slowly(status, nbytes, size, ALIGNMENT_BYTES, handle, &ptr)
+            self.acquire_slowly(status, nbytes, size, ALIGNMENT_BYTES, &on, &ptr)
         buffer.address = ptr
         buffer.nbytes = size
         return buffer
@@ -344,6 +422,7 @@ cdef class Pool:
         forget(self)
         with nogil:
             status = pool_close(self.handle)
+        self.streams.distrust()
         status_raise(self.handle, status, 0, 0)
 
     @property
@@ -374,12 +453,14 @@ cdef class Pool:
                 pool_close(self.handle)
             free(self.handle)
 
-    cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, cudaStream_t stream,
+    cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1:
         """The rest of an allocation where the fast path did not end in a block."""
         if status == STATUS_WOULD_WAIT:
+            self.streams.ask()
             with nogil:
-                status = pool_alloc(self.handle, size, alignment, stream, ptr)
+                status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
+            self.streams.distrust()
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         return 0
@@ -476,7 +557,7 @@ def _require_share(name, value):
 
 # Opening and closing
 
-cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, bint scrub) except -1:
+cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, bint scrub, int reuse) except -1:
     cdef settings_t plain
     cdef int status, index
     cdef size_t* sizes = <size_t*>malloc((len(settings.size_classes) + 1) * sizeof(size_t))
@@ -494,7 +575,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         plain.colouring = pool.debug
         plain.good_fit = settings.good_fit
         with nogil:
-            status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub)
+            status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub, reuse)
     finally:
         free(sizes)
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:

@@ -20,10 +20,11 @@ from cuda_pool._buddy cimport (
     NO_BLOCK, buddy_alloc, buddy_destroy, buddy_hold, buddy_init, buddy_release, buddy_t)
 from cuda_pool._mid cimport (
     MID_UNIT, MID_USED, NO_MID, mid_destroy, mid_extend, mid_find, mid_free, mid_init, mid_reserve, mid_t, mid_take)
+from cuda_pool._owner cimport NOBODY
 from cuda_pool._pool cimport pool_alloc, pool_free, pool_t
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, slab_return, slab_slot, slab_take, slabs_available, slabs_class, slabs_destroy, slabs_init,
-    slabs_make, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
+    slabs_make, slabs_of, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
 
 from cuda_pool.settings import usual_classes
 from cuda_pool.sizes import format_size, parse_size, shown
@@ -227,7 +228,7 @@ cdef class MidLoop(Loop):
         cdef uint32_t units = units_of(capacity, MID_UNIT)
         if not mid_init(&self.tier, units, units) or not mid_reserve(&self.tier, 1):
             raise MemoryError("the host has no memory left for a mid tier")
-        mid_extend(&self.tier, units)
+        mid_extend(&self.tier, units, NOBODY, 0)
 
     def __dealloc__(self):
         mid_destroy(&self.tier)
@@ -439,7 +440,7 @@ cdef inline int release(allocator_t* allocator, held_t* held) noexcept nogil:
 
 cdef inline int slot_acquire(slab_tier_t* tier, size_t nbytes, held_t* held) noexcept nogil:
     cdef int size_class = slabs_class(&tier.slabs, nbytes, ALIGN)
-    cdef uint32_t slab = slabs_available(&tier.slabs.size_class[size_class])
+    cdef uint32_t slab = slabs_available(slabs_of(&tier.slabs, NOBODY, size_class))
     held.address = 0
     if slab == NO_SLAB:
         slab = slab_append(tier, size_class)
@@ -463,8 +464,8 @@ cdef inline int slot_release(slab_tier_t* tier, const held_t* held) noexcept nog
 
 
 cdef uint32_t slab_append(slab_tier_t* tier, int size_class) noexcept nogil:
-    cdef size_t nbytes = slabs_wanted(&tier.slabs, size_class)
-    cdef uint32_t slab = slabs_make(&tier.slabs, size_class, tier.end, nbytes, 0)
+    cdef size_t nbytes = slabs_wanted(&tier.slabs, NOBODY, size_class)
+    cdef uint32_t slab = slabs_make(&tier.slabs, NOBODY, size_class, tier.end, nbytes, 0, 0)
     if slab != NO_SLAB:
         tier.end += nbytes
     return slab
@@ -475,7 +476,7 @@ cdef inline int block_acquire(mid_t* tier, size_t nbytes, held_t* held) noexcept
     held.address = 0
     if not mid_reserve(tier, 2):
         return 1
-    found = mid_find(tier, units, 0, 0)
+    found = mid_find(tier, NOBODY, units, 0, 0)
     if found == NO_MID:
         return 1
     held.address = mid_take(tier, found, units, 0, 0, MID_USED)
@@ -484,14 +485,14 @@ cdef inline int block_acquire(mid_t* tier, size_t nbytes, held_t* held) noexcept
 
 cdef inline int block_release(mid_t* tier, const held_t* held) noexcept nogil:
     if held.address != 0:
-        mid_free(tier, <uint32_t>held.address)
+        mid_free(tier, <uint32_t>held.address, NOBODY, 0)
     return 0
 
 
 cdef inline int run_acquire(buddy_t* tier, size_t nbytes, held_t* held) noexcept nogil:
     """The address is 1 + the run's first unit."""
     cdef uint32_t units = <uint32_t>((nbytes + RUN_UNIT - 1) // RUN_UNIT)
-    cdef uint32_t run = buddy_alloc(tier, units, 0)
+    cdef uint32_t run = buddy_alloc(tier, NOBODY, units, 0)
     held.address = 0
     if run == NO_BLOCK:
         return 1
@@ -502,5 +503,5 @@ cdef inline int run_acquire(buddy_t* tier, size_t nbytes, held_t* held) noexcept
 
 cdef inline int run_release(buddy_t* tier, const held_t* held) noexcept nogil:
     if held.address != 0:
-        buddy_release(tier, <uint32_t>(held.address - 1))
+        buddy_release(tier, <uint32_t>(held.address - 1), NOBODY, 0)
     return 0

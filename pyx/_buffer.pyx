@@ -6,7 +6,9 @@ from libc.stdint cimport uintptr_t
 from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
 from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
-from cuda_pool._pool cimport pool_free_async, pool_size_of, pool_stream_wait, pool_t, pool_try_free_async
+from cuda_pool._order cimport stream_ref_t
+from cuda_pool._pool cimport pool_free_async_as, pool_size_of, pool_stream_wait, pool_try_free_async_as
+from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._stream cimport stream_handle
 
@@ -55,7 +57,7 @@ cdef class Buffer:
         return {
             "shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3,
             "data": (<uintptr_t>self.address, False),
-            "stream": 1 if self.stream == NULL else <uintptr_t>self.stream,     # the protocol's legacy default is 1
+            "stream": <uintptr_t>self.stream.handle or 1,     # the protocol's legacy default is 1
         }
 
     def __dlpack_device__(self):
@@ -137,12 +139,12 @@ cdef class Buffer:
         """
         cdef int status = STATUS_OK
         if not self.freed and self.address != NULL:
-            status = pool_try_free_async(self.pool, self.address, self.stream)
+            status = pool_try_free_async_as(self.pool, self.address, &self.stream)
         if driver_is_shut():
             return
         if status == STATUS_WOULD_WAIT:
             with nogil:
-                status = pool_free_async(self.pool, self.address, self.stream)
+                status = pool_free_async_as(self.pool, self.address, &self.stream)
         if status != STATUS_CLOSED and status != STATUS_FORKED:
             status_raise(self.pool, status, self.nbytes, <size_t>self.address)
 
@@ -151,10 +153,10 @@ cdef class Buffer:
         if self.freed:
             return 0
         self.freed = True                       # at once: another thread may come while this one waits without the GIL
-        status = pool_try_free_async(self.pool, self.address, self.stream)
+        status = pool_try_free_async_as(self.pool, self.address, &self.stream)
         if status == STATUS_WOULD_WAIT:
             with nogil:
-                status = pool_free_async(self.pool, self.address, self.stream)
+                status = pool_free_async_as(self.pool, self.address, &self.stream)
         if status != STATUS_OK and status != STATUS_CLOSED:     # a closed pool took everything back
             self.freed = False
             status_raise(self.pool, status, self.nbytes, <size_t>self.address)
@@ -178,19 +180,21 @@ cdef class Buffer:
         if self.address == NULL or (stream is not None and stream == -1):
             return 0
         stream_handle(1 if stream is None else stream, &consumer)       # the protocol's None is the legacy default
-        if consumer != self.stream and not (consumer == legacy and self.stream == NULL):
+        if consumer != self.stream.handle and not (consumer == legacy and self.stream.handle == NULL):
             with nogil:
-                status = pool_stream_wait(self.pool, self.stream)
+                status = pool_stream_wait(self.pool, self.stream.handle)
             status_raise(self.pool, status, self.nbytes, 0)
         return 0
 
 
-cdef Buffer buffer_wrap(object owner, pool_t* pool, Device device, void* address, size_t nbytes, cudaStream_t stream):
+cdef Buffer buffer_wrap(object owner, pool_t* pool, Device device, void* address, size_t nbytes, object stream,
+                        const stream_ref_t* ref):
     cdef Buffer buffer = Buffer.__new__(Buffer)
     buffer.owner = owner
     buffer.pool = pool
     buffer.device = device
     buffer.address = address
     buffer.nbytes = nbytes
-    buffer.stream = stream
+    buffer.stream_object = stream
+    buffer.stream = ref[0]
     return buffer

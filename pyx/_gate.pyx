@@ -1,10 +1,11 @@
 """The one place where a status of the nogil layer becomes an exception."""
 
 from cuda_pool._driver cimport driver_check
-from cuda_pool._pool cimport pool_call_name, pool_get_stats, pool_stats_t, pool_t
+from cuda_pool._pool cimport pool_call_name, pool_get_stats, pool_stats_t
+from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
-    STATUS_BAD_ALIGNMENT, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
-    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY,
+    STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
+    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_STREAMS,
     status_call, status_code)
 
 from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
@@ -34,6 +35,11 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
         raise MemoryError("the host has no memory left for the pool's bookkeeping")
     if status == STATUS_BAD_ALIGNMENT:
         raise ValueError("alignment is a power of two of at least 1 byte")
+    if status == STATUS_CAPTURING:
+        raise ValueError("the stream is being captured already: release or leave that capture first")
+    if status == STATUS_STREAMS:
+        raise RuntimeError("more streams have pending frees than a pool keeps apart (254): "
+                           "forget those that are no longer used")
     driver_check(pool.driver, status_code(status), pool_call_name(status_call(status)).decode())
     raise SystemError(f"unexpected status {status}")
 

@@ -11,25 +11,24 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from cuda_pool._bits cimport ctz32, log2_floor
-from cuda_pool._hostmem cimport host_grow
+from cuda_pool._hostmem cimport host_grow, host_map, host_unmap
+from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
 
 cdef const uint32_t NO_MID = 0
 
 cdef enum:
     COLUMN_BITS = 3             # 1 << COLUMN_BITS == MID_COLUMNS
+    BINS_COLOUR = 11
 
 
 cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
-    cdef int row, column
     mid.start = end
     mid.end = end
     mid.used = 0
+    mid.owned = 0
     mid.first = NO_MID
-    mid.rows = 0
-    for row in range(MID_ROWS):
-        mid.columns[row] = 0
-        for column in range(MID_COLUMNS):
-            mid.root[row][column] = NO_MID
+    mid.owners = NOBODY + 1
+    mid.bins = <mid_bins_t*>host_map(OWNERS * sizeof(mid_bins_t), BINS_COLOUR)      # zeros: every root is NO_MID
     mid.block = NULL
     mid.capacity = 0
     mid.made = 1                # record 0 is NO_MID
@@ -37,16 +36,19 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.spares = 0
     mid.good_fit = False
     mid.offset_spare = 31 - log2_floor(max(end, 2) - 1)
-    if not mid_reserve(mid, 1):
+    if mid.bins == NULL or not mid_reserve(mid, 1):
+        mid_destroy(mid)
         return 0
     if start < end:
-        mid_extend(mid, end - start)
+        mid_extend(mid, end - start, NOBODY, 0)
     return 1
 
 
 cdef void mid_destroy(mid_t* mid) noexcept nogil:
     free(mid.block)
     mid.block = NULL
+    host_unmap(mid.bins, OWNERS * sizeof(mid_bins_t), BINS_COLOUR)
+    mid.bins = NULL
 
 
 cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
@@ -55,15 +57,80 @@ cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
     return host_grow(<void**>&mid.block, sizeof(mid_block_t), &mid.capacity, mid.made + records - mid.spares)
 
 
-cdef uint32_t mid_find(const mid_t* mid, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    cdef uint32_t found = mid_find_key(mid, size, 0)
+cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    cdef uint32_t found = mid_find_key(mid, owner, size, 0)
     cdef int looked = 1
-    while align != 0 and found != NO_MID and not aligned_fits(&mid.block[found], size, align, bias):
+    while align != 0 and found != NO_MID and not aligned_fits(mid, found, size, align, bias):
         if looked == MID_CANDIDATES:
-            return mid_find_key(mid, size + (<uint32_t>1 << align) - 1, 0)      # enough wherever it starts
-        found = mid_find_key(mid, mid.block[found].size, mid.block[found].offset + 1)
+            return mid_find_key(mid, owner, size + (<uint32_t>1 << align) - 1, 0)   # enough wherever it starts
+        found = mid_find_key(mid, owner, mid.block[found].size, mid.block[found].offset + 1)
         looked += 1
     return found
+
+
+cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t size, int align,
+                               uint32_t bias) noexcept nogil:
+    cdef uint32_t best = NO_MID, found
+    cdef int owner
+    for owner in range(NOBODY + 1, mid.owners):
+        found = mid_find(mid, <owner_t>owner, size, align, bias) if owner != view.owner else NO_MID
+        if found != NO_MID and is_allowed(mid, found, view):
+            if best == NO_MID or mid.block[found].size < mid.block[best].size:
+                best = found
+    return best
+
+
+cdef uint32_t mid_join(mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """Join only what the request needs, at the high end of the run: that is where mid_take() cuts."""
+    cdef uint32_t length, at, end
+    cdef uint32_t first = find_run(mid, view, size, align, bias, &length)
+    if first == NO_MID:
+        return NO_MID
+    end = mid.block[first].offset + length
+    at = block_at(mid, first, aligned_start(end - size, align, bias))
+    join_run(mid, at, end, view)
+    return at
+
+
+cdef uint32_t block_at(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil:
+    """Find the block from `index` up that starts at `offset`: cut a free one in two where none does."""
+    cdef mid_block_t* block = &mid.block[index]
+    while block.offset + block.size <= offset:
+        index = block.after
+        block = &mid.block[index]
+    if block.offset == offset:
+        return index
+    free_remove(mid, index)
+    split_block(mid, index, offset)
+    free_insert(mid, index, block.owner, block.batch)
+    index = block.after
+    free_insert(mid, index, block.owner, block.batch)
+    return index
+
+
+cdef bint mid_could_join(const mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    cdef uint32_t length
+    return find_run(mid, view, size, align, bias, &length) != NO_MID
+
+
+cdef uint32_t find_run(const mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias,
+                       uint32_t* length) noexcept nogil:
+    """Find the smallest run of allowed neighbours that holds the request: its first block, and its units."""
+    cdef uint32_t at = mid.first, first = NO_MID, best = NO_MID, units = 0
+    length[0] = <uint32_t>-1
+    while at != NO_MID:
+        if not is_allowed(mid, at, view):
+            at = mid.block[at].after
+            continue
+        first = at
+        units = 0
+        while is_allowed(mid, at, view):
+            units += mid.block[at].size
+            at = mid.block[at].after
+        if size <= units < length[0] and run_fits(mid.block[first].offset, units, size, align, bias):
+            best = first
+            length[0] = units
+    return best
 
 
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
@@ -71,56 +138,78 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
     cdef mid_block_t* block = &mid.block[found]
     cdef uint32_t end = block.offset + block.size
     cdef uint32_t start = aligned_start(end - size, align, bias)
-    trie_remove(mid, found)
+    free_remove(mid, found)
     if start + size < end:
         split_block(mid, found, start + size)
-        trie_insert(mid, block.after)
+        free_insert(mid, block.after, block.owner, block.batch)
     if start > block.offset:
         split_block(mid, found, start)
-        trie_insert(mid, found)
+        free_insert(mid, found, block.owner, block.batch)
         block = &mid.block[block.after]
     block.state = state
     mid.used += size
     return <uint32_t>(block - mid.block)
 
 
-cdef void mid_free(mid_t* mid, uint32_t index) noexcept nogil:
-    """Return a block, merging it with both neighbours where they are free."""
-    cdef mid_block_t* block = &mid.block[index]
-    mid.used -= block.size
-    block.state = MID_FREE
-    if mid.block[block.after].state == MID_FREE:
-        trie_remove(mid, block.after)
-        absorb_next(mid, block)
-    if mid.block[block.before].state == MID_FREE:
-        index = block.before
-        block = &mid.block[index]
-        trie_remove(mid, index)
-        absorb_next(mid, block)
-    trie_insert(mid, index)
+cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
+    mid.used -= mid.block[index].size
+    free_merged(mid, index, owner, batch)
 
 
-cdef void mid_extend(mid_t* mid, uint32_t size) noexcept nogil:
+cdef void mid_adopt(mid_t* mid, const view_t* view) noexcept nogil:
+    cdef uint32_t at = mid.first
+    if mid.owned == 0 and view.owner == NOBODY:
+        return
+    while at != NO_MID:
+        if mid.block[at].owner != view.owner and is_allowed(mid, at, view):
+            free_remove(mid, at)
+            at = free_merged(mid, at, view.owner, view.batch)
+        at = mid.block[at].after
+
+
+cdef void mid_pass_on(mid_t* mid, owner_t owner, uint32_t limit, owner_t to, uint32_t batch) noexcept nogil:
+    cdef uint32_t at = mid.first
+    cdef mid_block_t* block
+    if mid.bins[owner].rows == 0:
+        return
+    while at != NO_MID:
+        block = &mid.block[at]
+        if block.state == MID_FREE and block.owner == owner and batch_within(block.batch, limit):
+            free_remove(mid, at)
+            at = free_merged(mid, at, to, batch)
+        at = mid.block[at].after
+
+
+cdef void mid_rename(mid_t* mid, owner_t owner, owner_t to, uint32_t batch) noexcept nogil:
+    cdef uint32_t at = mid.first
+    while at != NO_MID:
+        if mid.block[at].state != MID_FREE and mid.block[at].owner == owner:
+            mid.block[at].owner = to
+            mid.block[at].batch = batch
+        at = mid.block[at].after
+
+
+cdef void mid_extend(mid_t* mid, uint32_t size, owner_t owner, uint32_t batch) noexcept nogil:
     cdef uint32_t index = mid.first
     mid.start -= size
-    if mid.block[index].state == MID_FREE:
-        trie_remove(mid, index)
+    if is_mergeable(mid, index, owner):
+        batch = later_batch(batch, mid.block[index].batch)
+        free_remove(mid, index)
     else:
         index = record_make(mid)
         mid.block[index].size = 0
         mid.block[index].before = NO_MID
         mid.block[index].after = mid.first
-        mid.block[index].state = MID_FREE
         if mid.first != NO_MID:
             mid.block[mid.first].before = index
         mid.first = index
     mid.block[index].offset = mid.start
     mid.block[index].size += size
-    trie_insert(mid, index)
+    free_insert(mid, index, owner, batch)
 
 
-cdef uint32_t mid_edge(const mid_t* mid) noexcept nogil:
-    return mid.block[mid.first].size if mid.block[mid.first].state == MID_FREE else 0
+cdef uint32_t mid_edge(const mid_t* mid, owner_t owner) noexcept nogil:
+    return mid.block[mid.first].size if is_mergeable(mid, mid.first, owner) else 0
 
 
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
@@ -128,12 +217,12 @@ cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
     if size == 0:
         return
-    trie_remove(mid, index)
+    free_remove(mid, index)
     mid.start += size
     if block.size > size:
         block.offset += size
         block.size -= size
-        trie_insert(mid, index)
+        free_insert(mid, index, block.owner, block.batch)
         return
     mid.first = block.after
     if mid.first != NO_MID:
@@ -141,30 +230,89 @@ cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
     record_return(mid, index)
 
 
-cdef uint32_t mid_largest(const mid_t* mid) noexcept nogil:
+cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil:
+    cdef const mid_bins_t* bins = &mid.bins[owner]
     cdef int row, column
     cdef uint32_t node, largest = 0
-    if mid.rows == 0:
+    if bins.rows == 0:
         return 0
-    row = log2_floor(mid.rows)
-    column = log2_floor(mid.columns[row])
-    node = mid.root[row][column]
+    row = log2_floor(bins.rows)
+    column = log2_floor(bins.columns[row])
+    node = bins.root[row][column]
     while node != NO_MID:
         largest = max(largest, mid.block[node].size)
         node = child_or_other(&mid.block[node], 1)
     return largest
 
 
-cdef uint32_t mid_find_key(const mid_t* mid, uint32_t size, uint32_t offset) noexcept nogil:
-    """Return the free block with the smallest key of at least (size, offset); NO_MID if there is none."""
-    cdef int bin = bin_of(size)
-    cdef int above = next_bin(mid, bin)
+cdef inline bint is_allowed(const mid_t* mid, uint32_t index, const view_t* view) noexcept nogil:
+    """Is a block free, and may the asker use it?"""
+    cdef const mid_block_t* block = &mid.block[index]
+    return block.state == MID_FREE and view_allows(view, block.owner, block.batch)
+
+
+cdef void join_run(mid_t* mid, uint32_t first, uint32_t end, const view_t* view) noexcept nogil:
+    """Make one free block of those from `first` to `end`: the asker's, which is behind all of their work.
+
+    Below it there may be more of the asker's: it is taken at once, so nobody sees two neighbours of one owner.
+    """
+    cdef mid_block_t* block = &mid.block[first]
+    free_remove(mid, first)
+    while block.offset + block.size < end:
+        free_remove(mid, block.after)
+        absorb_next(mid, block)
+    free_insert(mid, first, view.owner, view.batch)
+
+
+cdef uint32_t free_merged(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
+    """Insert a block, merged with the free neighbours of the same owner; the index of the result."""
+    cdef mid_block_t* block = &mid.block[index]
+    if is_mergeable(mid, block.after, owner):
+        batch = later_batch(batch, mid.block[block.after].batch)
+        free_remove(mid, block.after)
+        absorb_next(mid, block)
+    if is_mergeable(mid, block.before, owner):
+        index = block.before
+        block = &mid.block[index]
+        batch = later_batch(batch, block.batch)
+        free_remove(mid, index)
+        absorb_next(mid, block)
+    free_insert(mid, index, owner, batch)
+    return index
+
+
+cdef inline bint is_mergeable(const mid_t* mid, uint32_t index, owner_t owner) noexcept nogil:
+    return mid.block[index].state == MID_FREE and mid.block[index].owner == owner
+
+
+cdef inline void free_insert(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
+    cdef mid_block_t* block = &mid.block[index]
+    block.owner = owner
+    block.batch = batch
+    trie_insert(mid, index)
+    if owner != NOBODY:
+        mid.owned += block.size
+
+
+cdef inline void free_remove(mid_t* mid, uint32_t index) noexcept nogil:
+    trie_remove(mid, index)
+    if mid.block[index].owner != NOBODY:
+        mid.owned -= mid.block[index].size
+
+
+cdef uint32_t mid_find_key(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
+    """Return the owner's free block with the smallest key of at least (size, offset); NO_MID if there is none."""
+    cdef const mid_bins_t* bins = &mid.bins[owner]
+    cdef int bin = bin_of(size), above
     cdef uint32_t found
+    if bins.rows == 0:
+        return NO_MID
+    above = next_bin(bins, bin)
     if mid.good_fit and above >= 0:
-        return mid.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)]
-    found = trie_lower_bound(mid, bin, size, offset)
+        return bins.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)]
+    found = trie_lower_bound(mid, bins, bin, size, offset)
     if found == NO_MID and above >= 0:
-        found = trie_smallest(mid, mid.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)], NO_MID)
+        found = trie_smallest(mid, bins.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)], NO_MID)
     return found
 
 
@@ -174,17 +322,17 @@ cdef inline int bin_of(uint32_t size) noexcept nogil:
     return row << COLUMN_BITS | (column & (MID_COLUMNS - 1))
 
 
-cdef inline int next_bin(const mid_t* mid, int bin) noexcept nogil:
+cdef inline int next_bin(const mid_bins_t* bins, int bin) noexcept nogil:
     """First non-empty bin after `bin`, or -1."""
     cdef int row = bin >> COLUMN_BITS
-    cdef uint32_t columns = mid.columns[row] & ~((<uint32_t>2 << (bin & (MID_COLUMNS - 1))) - 1)
+    cdef uint32_t columns = bins.columns[row] & ~((<uint32_t>2 << (bin & (MID_COLUMNS - 1))) - 1)
     cdef uint32_t rows
     if columns == 0:
-        rows = mid.rows & ~((<uint64_t>2 << row) - 1)
+        rows = bins.rows & ~((<uint64_t>2 << row) - 1)
         if rows == 0:
             return -1
         row = ctz32(rows)
-        columns = mid.columns[row]
+        columns = bins.columns[row]
     return row << COLUMN_BITS | ctz32(columns)
 
 
@@ -199,13 +347,14 @@ cdef inline uint64_t key_path(const mid_t* mid, uint32_t size, uint32_t offset) 
     return (<uint64_t>size << 32 | offset << mid.offset_spare) << shared
 
 
-cdef uint32_t trie_lower_bound(const mid_t* mid, int bin, uint32_t size, uint32_t offset) noexcept nogil:
+cdef uint32_t trie_lower_bound(const mid_t* mid, const mid_bins_t* bins, int bin, uint32_t size,
+                               uint32_t offset) noexcept nogil:
     """Return the block of the bin with the smallest key of at least (size, offset).
 
     The walk follows the bits of that key. What is larger hangs to the right of the walk, the smallest of it in the
     last subtree passed on that side.
     """
-    cdef uint32_t node = mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
+    cdef uint32_t node = bins.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
     cdef uint32_t best = NO_MID, larger = NO_MID, right
     cdef uint64_t path = key_path(mid, size, offset), best_key = <uint64_t>-1
     cdef uint64_t least = <uint64_t>size << 32 | offset
@@ -241,9 +390,10 @@ cdef inline uint32_t child_or_other(const mid_block_t* block, int side) noexcept
 
 cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
+    cdef mid_bins_t* bins = &mid.bins[block.owner]
     cdef int bin = bin_of(block.size)
     cdef uint64_t path = key_path(mid, block.size, block.offset)
-    cdef uint32_t* link = &mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
+    cdef uint32_t* link = &bins.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
     cdef uint32_t parent = NO_MID
     while link[0] != NO_MID:
         parent = link[0]
@@ -254,8 +404,8 @@ cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
     block.role.node.parent = parent
     block.role.node.child[0] = NO_MID
     block.role.node.child[1] = NO_MID
-    mid.columns[bin >> COLUMN_BITS] |= <uint8_t>(1 << (bin & (MID_COLUMNS - 1)))
-    mid.rows |= <uint32_t>1 << (bin >> COLUMN_BITS)
+    bins.columns[bin >> COLUMN_BITS] |= <uint8_t>(1 << (bin & (MID_COLUMNS - 1)))
+    bins.rows |= <uint32_t>1 << (bin >> COLUMN_BITS)
 
 
 cdef void trie_remove(mid_t* mid, uint32_t index) noexcept nogil:
@@ -280,6 +430,7 @@ cdef void trie_remove(mid_t* mid, uint32_t index) noexcept nogil:
 
 cdef void trie_relink(mid_t* mid, uint32_t index, const mid_block_t* block, uint32_t to) noexcept nogil:
     """Let whatever points down to `index` point to `to` instead."""
+    cdef mid_bins_t* bins = &mid.bins[block.owner]
     cdef mid_node_t* parent
     cdef int row, column
     if block.role.node.parent != NO_MID:
@@ -288,16 +439,21 @@ cdef void trie_relink(mid_t* mid, uint32_t index, const mid_block_t* block, uint
         return
     row = bin_of(block.size) >> COLUMN_BITS
     column = bin_of(block.size) & (MID_COLUMNS - 1)
-    mid.root[row][column] = to
+    bins.root[row][column] = to
     if to == NO_MID:
-        mid.columns[row] &= <uint8_t>~(1 << column)
-        if mid.columns[row] == 0:
-            mid.rows &= ~(<uint32_t>1 << row)
+        bins.columns[row] &= <uint8_t>~(1 << column)
+        if bins.columns[row] == 0:
+            bins.rows &= ~(<uint32_t>1 << row)
 
 
-cdef inline bint aligned_fits(const mid_block_t* block, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    cdef uint32_t last = block.offset + block.size - size
-    return last - block.offset >= ((last + bias) & ((<uint32_t>1 << align) - 1))
+cdef inline bint aligned_fits(const mid_t* mid, uint32_t index, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    return run_fits(mid.block[index].offset, mid.block[index].size, size, align, bias)
+
+
+cdef inline bint run_fits(uint32_t offset, uint32_t length, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """Do `length` units from `offset` on hold `size` of them at an aligned start?"""
+    cdef uint32_t last = offset + length - size
+    return last - offset >= ((last + bias) & ((<uint32_t>1 << align) - 1))
 
 
 cdef void split_block(mid_t* mid, uint32_t index, uint32_t at) noexcept nogil:
@@ -306,6 +462,8 @@ cdef void split_block(mid_t* mid, uint32_t index, uint32_t at) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
     cdef mid_block_t* upper = &mid.block[made]
     upper.offset = at
+    upper.owner = block.owner
+    upper.batch = block.batch
     upper.size = block.offset + block.size - at
     upper.before = index
     upper.after = block.after
@@ -347,8 +505,10 @@ cdef void record_return(mid_t* mid, uint32_t index) noexcept nogil:
 cdef const char* mid_check(const mid_t* mid) noexcept nogil:
     cdef uint64_t free_blocks = 0, in_tries = 0
     cdef const char* broken = tiling_check(mid, &free_blocks)
-    if broken == NULL:
-        broken = tries_check(mid, &in_tries)
+    cdef int owner
+    for owner in range(mid.owners):
+        if broken == NULL:
+            broken = bins_check(mid, <owner_t>owner, &in_tries)
     if broken == NULL and in_tries != free_blocks:
         broken = b"mid: a free block is not in exactly one trie"
     return broken
@@ -356,52 +516,58 @@ cdef const char* mid_check(const mid_t* mid) noexcept nogil:
 
 cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept nogil:
     cdef uint32_t index = mid.first, before = NO_MID, at = mid.start
-    cdef uint64_t used = 0
+    cdef uint64_t used = 0, owned = 0
     cdef const mid_block_t* block
     while index != NO_MID:
         block = &mid.block[index]
         if block.offset != at or block.before != before or block.size == 0 or block.state == MID_SPARE:
             return b"mid: the blocks do not tile the range"
-        if block.state == MID_FREE and mid.block[before].state == MID_FREE:
-            return b"mid: two free neighbours were not merged"
+        if block.state == MID_FREE and is_mergeable(mid, before, block.owner):
+            return b"mid: two free neighbours of one owner were not merged"
         free_blocks[0] += block.state == MID_FREE
         used += 0 if block.state == MID_FREE else block.size
+        owned += block.size if block.state == MID_FREE and block.owner != NOBODY else 0
         at += block.size
         before = index
         index = block.after
     if at != mid.end:
         return b"mid: the blocks do not tile the range"
-    if used != mid.used:
-        return b"mid: used + free != end - start"
+    if used != mid.used or owned != mid.owned:
+        return b"mid: used + free != end - start, or owned is wrong"
     return NULL
 
 
-cdef const char* tries_check(const mid_t* mid, uint64_t* count) noexcept nogil:
+cdef const char* bins_check(const mid_t* mid, owner_t owner, uint64_t* count) noexcept nogil:
+    cdef const mid_bins_t* bins = &mid.bins[owner]
     cdef int row, column
     cdef bint filled
     cdef const char* broken
     for row in range(MID_ROWS):
-        if (mid.rows >> row & 1) != (mid.columns[row] != 0):
+        if (bins.rows >> row & 1) != (bins.columns[row] != 0):
             return b"mid: bit of rows disagrees with its columns"
-        for column in range(MID_COLUMNS):
-            filled = mid.root[row][column] != NO_MID
-            if (mid.columns[row] >> column & 1) != filled:
+        for column in range(MID_COLUMNS if bins.rows else 0):
+            filled = bins.root[row][column] != NO_MID
+            if (bins.columns[row] >> column & 1) != filled:
                 return b"mid: bit of columns disagrees with its root"
-            broken = trie_check(mid, row << COLUMN_BITS | column, count)
+            broken = trie_check(mid, owner, row << COLUMN_BITS | column, count)
             if broken != NULL:
                 return broken
     return NULL
 
 
-cdef const char* trie_check(const mid_t* mid, int bin, uint64_t* count) noexcept nogil:
+cdef const char* trie_check(const mid_t* mid, owner_t owner, int bin, uint64_t* count) noexcept nogil:
     """Walk one trie depth first, along the parent links: the way up is compared bit by bit."""
-    cdef uint32_t node = mid.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)], came = NO_MID
+    cdef uint32_t node = mid.bins[owner].root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)], came = NO_MID
+    cdef const mid_block_t* block
     cdef const mid_node_t* links
     while node != NO_MID:
-        links = &mid.block[node].role.node
+        block = &mid.block[node]
+        links = &block.role.node
         if came == links.parent:                        # first visit, from above
-            if mid.block[node].state != MID_FREE or bin_of(mid.block[node].size) != bin:
-                return b"mid: a block in a trie is not free, or in the wrong bin"
+            if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin:
+                return b"mid: a block in a trie is not free, not the owner's, or in the wrong bin"
+            if owner == NOBODY and block.batch != 0:
+                return b"mid: a block of nobody's has a batch"
             if not trie_place_check(mid, node):
                 return b"mid: a trie does not follow the bits of its keys"
             count[0] += 1

@@ -1,55 +1,68 @@
-"""The pool: one segment behind a lock, its statistics, and the calls it makes to the driver.
+"""A pool: one segment behind a lock, the streams that its blocks are freed on, and the calls it makes to the driver.
 
-The lock is held for the bookkeeping only. Whatever asks the driver lets go of it first.
+What a call does without the driver it does under `lock`, and at once. Where that is not enough, the slow paths here take
+`slow`, under which the driver may be asked, and let go of `lock` first.
 """
 
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
+from cuda_pool._ask cimport (
+    ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_stream_done, ask_zero)
 from cuda_pool._bits cimport is_power_of_two, round_up
-from cuda_pool._driver cimport cudaError_t, cudaStream_t, device_enter, device_leave, driver_is_shut, driver_t
+from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
+from cuda_pool._held cimport helds_destroy, helds_init
+from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
+from cuda_pool._order cimport (
+    LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_SPARE, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
+    order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to, stream_can_vanish,
+    stream_is_pending, stream_t, this_thread)
+from cuda_pool._owner cimport NOBODY, batch_within
 from cuda_pool._segment cimport (
-    TIERS, place_t, segment_alloc, segment_check, segment_destroy, segment_find, segment_free, segment_init,
-    segment_is_live, segment_largest_free, segment_metadata, settings_t)
+    place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_largest_free, segment_metadata,
+    segment_pending)
+from cuda_pool._shortage cimport mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all
+from cuda_pool._state cimport (
+    captured, enter, find_locked, fork_generation, free_async_locked, free_locked, is_leaving, leave, leave_locked,
+    leaving_t, record_use_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
-    STATUS_BAD_ALIGNMENT, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER,
-    STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_code, status_cuda)
-
-cdef extern from "<pthread.h>" nogil:
-    int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
+    STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
+    STATUS_STREAMS, STATUS_WOULD_WAIT)
+from cuda_pool._uses cimport uses_destroy
 
 cdef enum:
-    cudaErrorInvalidResourceHandle = 400
-    LEGACY_STREAM = 1           # handles that name the default streams, beside 0
-    PER_THREAD_STREAM = 2       # another stream for each thread: never noted
-
-cdef unsigned generation = 0        # forks between the first process and this one
-
-cdef const char** call_names = ["cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync",
-                                "cudaStreamSynchronize", "cudaDeviceSynchronize"]
+    MARK_SHARE = 64                 # of the region: so much freed on a stream that can vanish is worth an event
 
 
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, const settings_t* settings,
-                   bint scrub) noexcept nogil:
+                   bint scrub, reuse_t reuse) noexcept nogil:
     """Take the region from the driver; when that or the host fails, nothing is held."""
     cdef int status
     memset(pool, 0, sizeof(pool_t))
     pool.closed = True
-    pool.generation = generation
+    pool.generation = fork_generation()
     pool.driver = driver
     pool.device = device
     pool.scrub = scrub
+    pool.reuse = reuse
     pool.reserved = nbytes
-    status = region_take(pool)
+    pool.mark_bytes = nbytes // MARK_SHARE
+    status = ask_region(pool)
     if status != STATUS_OK:
         return status
     pool.base = round_up(<size_t>pool.region, MID_UNIT)
     nbytes -= pool.base - <size_t>pool.region
-    if not segment_init(&pool.segment, pool.base, nbytes, settings):
-        region_return(pool)
+    helds_init(&pool.helds)
+    if not order_init(&pool.order):
+        ask_region_back(pool)
         return STATUS_HOST_MEMORY
+    if not segment_init(&pool.segment, pool.base, nbytes, settings):
+        order_destroy(&pool.order)
+        ask_region_back(pool)
+        return STATUS_HOST_MEMORY
+    segment_admit(&pool.segment, LEGACY)
     pool.closed = False
     return STATUS_OK
 
@@ -58,47 +71,116 @@ cdef int pool_close(pool_t* pool) noexcept nogil:
     """Return the region to the driver, live blocks included. Closing twice does nothing the second time."""
     if not shut_down(pool) or driver_is_shut():         # at exit the region is the driver's to take back
         return STATUS_OK
-    return region_return(pool)
+    ask_no_events(pool)
+    return ask_region_back(pool)
 
 
 cdef void pool_abandon(pool_t* pool) noexcept nogil:
     shut_down(pool)
 
 
+cdef bint shut_down(pool_t* pool) noexcept nogil:
+    """Close the pool and drop its bookkeeping; False where that is done, or the parent process's to do."""
+    while True:
+        if enter(pool) != STATUS_OK:
+            return False
+        leave(pool)
+        lock_acquire(&pool.slow)
+        lock_acquire(&pool.lock)
+        if pool.closed:
+            lock_release(&pool.lock)
+            lock_release(&pool.slow)
+            return False
+        if pool.leaving == NULL and pool.waits == 0:
+            break
+        lock_release(&pool.lock)    # a call is in the middle of a driver call on the region
+        lock_release(&pool.slow)
+        sched_yield()
+    pool.closed = True
+    lock_release(&pool.lock)
+    spare_all_events(pool)
+    lock_release(&pool.slow)
+    segment_destroy(&pool.segment)
+    order_destroy(&pool.order)
+    helds_destroy(&pool.helds)
+    uses_destroy(&pool.uses)
+    return True
+
+
+# Without a record (NOBODY) a reference is as good as the handle in it.
+
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
     cdef int status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
+    return alloc_by_handle(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
+
+
+cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                       void** ptr) noexcept nogil:
+    cdef int status = pool_try_alloc_as(pool, nbytes, alignment, stream, ptr)
     if status != STATUS_WOULD_WAIT:
         return status
-    status = enter(pool)
+    if not ref_is_valid(&pool.order, stream):
+        return alloc_by_handle(pool, nbytes, alignment, stream.handle, ptr)
+    status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    pool.settling += 1              # no free is noted from here on, so one wait is enough
-    leave(pool)
-    status = settle(pool, NULL)
-    if status == STATUS_OK:
-        status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
-    lock_acquire(&pool.lock)
-    pool.settling -= 1
-    lock_release(&pool.lock)
+    status = alloc_slowly(pool, nbytes, alignment, stream.owner, ptr)
+    lock_release(&pool.slow)
     return status
 
 
 cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream,
                         void** ptr) noexcept nogil:
     cdef int status
+    cdef owner_t owner
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
     status = enter(pool)
-    if status == STATUS_OK:
-        status = alloc_locked(pool, nbytes, alignment, stream, ptr)
-        leave(pool)
+    if status != STATUS_OK:
+        return status
+    owner = order_find(&pool.order, stream)
+    if owner == NOBODY:
+        owner = add_locked(pool, stream)
+    if can_be_another(&pool.order.stream[owner]) and stream_is_pending(&pool.order.stream[owner]):
+        status = STATUS_WOULD_WAIT
+    else:
+        status = alloc_locked(pool, owner, nbytes, alignment, ptr)
+    leave(pool)
+    return status
+
+
+cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                           void** ptr) noexcept nogil:
+    cdef int status
+    if stream.owner == NOBODY:
+        return pool_try_alloc(pool, nbytes, alignment, stream.handle, ptr)
+    ptr[0] = NULL
+    if not is_power_of_two(alignment):
+        return STATUS_BAD_ALIGNMENT
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if ref_is_valid(&pool.order, stream):
+        status = alloc_locked(pool, stream.owner, nbytes, alignment, ptr)
+    else:
+        status = STATUS_WOULD_WAIT
+    leave(pool)
     return status
 
 
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
+    cdef leaving_t block
     cdef int status = pool_try_free(pool, ptr)
-    return free_slowly(pool, ptr, NULL) if status == STATUS_WOULD_WAIT else status
+    if status != STATUS_WOULD_WAIT:
+        return status
+    status = leaving_begin(pool, ptr, &block)
+    if status != STATUS_OK:
+        return status
+    status = ask_zero(pool, &block, NULL)
+    if status == STATUS_OK:
+        status = ask_stream_done(pool, NULL)
+    return leaving_end(pool, &block, status, NOBODY)
 
 
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
@@ -116,34 +198,246 @@ cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
 
 cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
     cdef int status = pool_try_free_async(pool, ptr, stream)
-    return free_slowly(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
+    return free_async_by_handle(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
+
+
+cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef int status = pool_try_free_async_as(pool, ptr, stream)
+    if status != STATUS_WOULD_WAIT:
+        return status
+    if not ref_is_valid(&pool.order, stream):
+        return free_async_by_handle(pool, ptr, stream.handle)
+    status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = free_async_slowly(pool, ptr, stream.owner, stream.handle)
+    lock_release(&pool.slow)
+    return status
 
 
 cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
     cdef int status
+    cdef owner_t owner
     if ptr == NULL:
         return STATUS_OK
-    if pool.scrub or <uintptr_t>stream == PER_THREAD_STREAM:
-        return STATUS_WOULD_WAIT
     status = enter(pool)
     if status != STATUS_OK:
         return status
-    stream = noted(stream)
-    status = STATUS_WOULD_WAIT
-    if pool.settling == 0 and (not pool.async_pending or pool.async_stream == stream):
-        status = free_locked(pool, ptr)
-    if status == STATUS_OK:
-        pool.async_pending = True
-        pool.async_stream = stream
-        pool.async_epoch += 1
+    owner = order_find(&pool.order, stream)
+    if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
+        owner = add_locked(pool, stream)
+    if owner == NOBODY or can_be_another(&pool.order.stream[owner]):
+        status = STATUS_WOULD_WAIT
+    else:
+        status = try_free_async_locked(pool, ptr, owner)
     leave(pool)
     return status
 
 
-cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
-    stream = noted(stream)
-    return settle(pool, &stream)
+cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef int status
+    if stream.owner == NOBODY:
+        return pool_try_free_async(pool, ptr, stream.handle)
+    if ptr == NULL:
+        return STATUS_OK
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if ref_is_valid(&pool.order, stream):
+        status = try_free_async_locked(pool, ptr, stream.owner)
+    else:
+        status = STATUS_WOULD_WAIT
+    leave(pool)
+    return status
 
+
+cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+    cdef owner_t owner
+    cdef int status
+    if ptr == NULL:
+        return STATUS_OK
+    status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify(pool, stream, &owner)
+    if status == STATUS_OK:
+        status = record_use(pool, ptr, owner)
+    lock_release(&pool.slow)
+    return status
+
+
+cdef int pool_record_use_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if not ref_is_valid(&pool.order, stream):
+        return pool_record_use(pool, ptr, stream.handle)
+    return record_use(pool, ptr, stream.owner)
+
+
+# Streams
+
+cdef int pool_stream_wait(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    return ask_stream_done(pool, stream)
+
+
+cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    """Its work is waited for only if something is pending on it, or some block's free would have to wait for it."""
+    cdef owner_t owner
+    cdef uint32_t batch = 0
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    owner = find_again(pool, stream, &batch)
+    if owner != NOBODY and (stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0):
+        status = ask_stream_done(pool, stream)
+    if status == STATUS_OK and owner != NOBODY:
+        if owner == LEGACY:
+            legacy_done(pool, batch)
+        else:
+            drop_stream(pool, owner)
+    lock_release(&pool.slow)
+    return status
+
+
+cdef owner_t find_again(pool_t* pool, cudaStream_t stream, uint32_t* batch) noexcept nogil:
+    """Find the record of a stream, and end the batch that is being freed."""
+    cdef owner_t owner
+    lock_acquire(&pool.lock)
+    owner = order_find(&pool.order, stream)
+    batch[0] = pool.order.batch
+    pool.order.batch += 1
+    lock_release(&pool.lock)
+    return owner
+
+
+cdef void legacy_done(pool_t* pool, uint32_t batch) noexcept nogil:
+    """The default stream is there for ever: only its frees are settled."""
+    cdef stream_t* stream = &pool.order.stream[LEGACY]
+    cdef cudaEvent_t event
+    while stream.marks != 0 and batch_within(stream.mark[0].batch, batch):
+        lock_acquire(&pool.lock)
+        event = order_pass_mark(&pool.order, LEGACY)
+        lock_release(&pool.lock)
+        ask_keep_event(pool, event)
+    lock_acquire(&pool.lock)
+    stream.done = batch
+    settle_locked(pool)
+    lock_release(&pool.lock)
+
+
+cdef int pool_hold_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify_as(pool, stream, STREAM_HELD, &owner)
+    lock_release(&pool.slow)
+    return STATUS_STREAMS if status == STATUS_OK and owner == NOBODY else status
+
+
+cdef int pool_vouch_stream(pool_t* pool, cudaStream_t stream, stream_ref_t* ref) noexcept nogil:
+    cdef owner_t owner = NOBODY
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify_as(pool, stream, STREAM_VOUCHED, &owner)
+    ref[0] = ref_to(&pool.order, owner, stream)
+    lock_release(&pool.slow)
+    return status
+
+
+cdef stream_ref_t pool_find_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    cdef stream_ref_t ref
+    cdef owner_t owner
+    ref.owner, ref.serial, ref.handle = NOBODY, 0, stream
+    if enter(pool) == STATUS_OK:
+        owner = order_find(&pool.order, stream)
+        if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
+            owner = add_locked(pool, stream)
+        ref = ref_to(&pool.order, owner, stream)
+        leave(pool)
+    return ref
+
+
+cdef void pool_stream_exists(pool_t* pool, const stream_ref_t* stream, bint exists) noexcept nogil:
+    if enter(pool) != STATUS_OK:
+        return
+    if ref_is_valid(&pool.order, stream):
+        pool.order.stream[stream.owner].fresh = exists
+    leave(pool)
+
+
+cdef bint pool_stream_is_pending(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
+    cdef bint pending
+    if enter(pool) != STATUS_OK:
+        return False
+    pending = ref_is_valid(&pool.order, stream) and stream_is_pending(&pool.order.stream[stream.owner])
+    leave(pool)
+    return pending
+
+
+cdef int pool_begin_capture(pool_t* pool, cudaStream_t stream, owner_t* capture) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify(pool, stream, &owner)
+    if status == STATUS_OK:
+        settle_before_capture(pool, owner)
+        status = begin_capture(pool, owner, capture)
+    lock_release(&pool.slow)
+    return status
+
+
+cdef int begin_capture(pool_t* pool, owner_t owner, owner_t* capture) noexcept nogil:
+    cdef int status
+    if owner == NOBODY:
+        return STATUS_STREAMS
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if pool.order.stream[owner].capture != NOBODY:
+        status = STATUS_CAPTURING
+    else:
+        capture[0] = order_add(&pool.order, STREAM_CAPTURE, pool.order.stream[owner].handle, 0)
+        status = STATUS_OK if capture[0] != NOBODY else STATUS_STREAMS
+    if status == STATUS_OK:
+        segment_admit(&pool.segment, capture[0])
+        pool.order.stream[owner].capture = capture[0]
+        pool.order.captures += 1
+    leave(pool)
+    return status
+
+
+cdef int pool_end_capture(pool_t* pool, owner_t capture) noexcept nogil:
+    cdef int owner
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    for owner in range(LEGACY, pool.order.streams):
+        if pool.order.stream[owner].capture == capture:
+            pool.order.stream[owner].capture = NOBODY
+            pool.order.captures -= 1
+    leave(pool)
+    return status
+
+
+cdef int pool_release_capture(pool_t* pool, owner_t capture, const cudaStream_t* last) noexcept nogil:
+    cdef owner_t owner = NOBODY
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    if last != NULL:
+        status = identify(pool, last[0], &owner)
+        if status == STATUS_OK and owner == NOBODY:     # no record for it: its work is waited for instead
+            status = ask_stream_done(pool, last[0])
+    if status == STATUS_OK:
+        lock_acquire(&pool.lock)
+        leave_locked(pool, capture, owner)
+        lock_release(&pool.lock)
+    lock_release(&pool.slow)
+    return status
+
+
+# Questions
 
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
     cdef place_t place
@@ -172,11 +466,7 @@ cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* 
 
 
 cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:
-    cdef int previous = 0
-    cdef int status = ask_begin(pool, &previous)
-    if status == STATUS_OK:
-        status = ask_end(pool, previous, pool.driver.cudaMemGetInfo(free, total), UPSTREAM_MEM_GET_INFO)
-    return status
+    return ask_mem_info(pool, free, total)
 
 
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
@@ -191,6 +481,7 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     out.used_high = pool.used_high
     out.requested = pool.requested
     out.requested_high = pool.requested_high
+    out.pending = segment_pending(&pool.segment)
     out.alloc_count = pool.alloc_count
     out.free_count = pool.free_count
     out.oom_count = pool.oom_count
@@ -215,141 +506,177 @@ cdef const char* pool_check(pool_t* pool) noexcept nogil:
     cdef const char* broken
     if enter(pool) != STATUS_OK:
         return NULL
-    broken = segment_check(&pool.segment)
-    if broken == NULL:
-        broken = totals_check(pool)
+    broken = state_check(pool)
     leave(pool)
     return broken
 
 
 cdef const char* pool_call_name(int call) noexcept nogil:
-    return call_names[call]
+    return ask_call_name(call)
 
 
-cdef inline int enter(pool_t* pool) noexcept nogil:
-    """Take the lock of an open pool; on any other status it is not held."""
-    if pool.generation != generation:       # first: another thread of the parent may have held the lock at the fork
-        return STATUS_FORKED
-    lock_acquire(&pool.lock)
-    if not pool.closed:
-        return STATUS_OK
-    lock_release(&pool.lock)
-    return STATUS_CLOSED
-
-
-cdef inline void leave(pool_t* pool) noexcept nogil:
-    lock_release(&pool.lock)
-
-
-cdef int may_ask(pool_t* pool) noexcept nogil:
-    """STATUS_OK if the pool is open and this process's: only then does it call the driver."""
-    cdef int status = enter(pool)
-    if status == STATUS_OK:
+cdef void pool_ignore_streams(pool_t* pool) noexcept nogil:
+    if enter(pool) == STATUS_OK:
+        pool.unordered = True
         leave(pool)
-    return status
-
-
-cdef bint shut_down(pool_t* pool) noexcept nogil:
-    """Close the pool and drop its bookkeeping; False where that is done, or the parent process's to do."""
-    while True:
-        if enter(pool) != STATUS_OK:
-            return False
-        if pool.leaving == NULL:
-            break
-        leave(pool)                 # a free is in the middle of a driver call on the region
-        sched_yield()
-    pool.closed = True
-    leave(pool)
-    segment_destroy(&pool.segment)
-    return True
 
 
 # Under the lock
 
-cdef inline int alloc_locked(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
-    cdef size_t offset = 0, used = 0
+cdef inline int alloc_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
     cdef int status
     if nbytes == 0:
         return STATUS_OK
-    if pool.async_pending and noted(stream) != pool.async_stream:
-        return STATUS_WOULD_WAIT
-    status = segment_alloc(&pool.segment, nbytes, alignment, &offset, &used)
-    if status != STATUS_OK:
-        pool.oom_count += status == STATUS_OUT_OF_MEMORY
-        return status
-    pool.alloc_count += 1
-    pool.used += used
-    pool.requested += nbytes
-    pool.used_high = max(pool.used_high, pool.used)
-    pool.requested_high = max(pool.requested_high, pool.requested)
-    ptr[0] = <void*>(pool.base + offset)
-    return STATUS_OK
+    if pool.order.captures != 0:
+        owner = captured(pool, owner)
+    status = serve_locked(pool, owner, nbytes, alignment, ptr)
+    return refuse_locked(pool, owner, nbytes) if status == STATUS_OUT_OF_MEMORY else status
 
 
-cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:
+cdef int refuse_locked(pool_t* pool, owner_t owner, size_t nbytes) noexcept nogil:
+    """Is a request hopeless, or could the driver help?"""
+    if pool.order.stream[owner].kind != STREAM_CAPTURE and nbytes <= pool.segment.size - pool.used:
+        if pool.helds.bytes != 0 or order_any_pending(&pool.order, owner):
+            return STATUS_WOULD_WAIT
+    pool.oom_count += 1
+    return STATUS_OUT_OF_MEMORY
+
+
+cdef int try_free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
+    cdef const stream_t* stream = &pool.order.stream[owner]
     cdef place_t place
-    cdef int status = find_locked(pool, ptr, &place)
+    if pool.scrub or owner == NOBODY:
+        return STATUS_WOULD_WAIT
+    if stream_can_vanish(stream) and find_locked(pool, ptr, &place) == STATUS_OK:
+        if is_worth_an_event(pool, stream, stream.unmarked + place.used):
+            return STATUS_WOULD_WAIT
+    return free_async_locked(pool, ptr, captured(pool, owner))
+
+
+cdef inline bint is_worth_an_event(const pool_t* pool, const stream_t* stream, size_t unmarked) noexcept nogil:
+    """Is so much without an event that others should not have to wait for the whole device to get it?"""
+    if pool.order.streams <= LEGACY + 2 and not stream_is_pending(&pool.order.stream[LEGACY]):
+        return False                            # there are no others
+    return stream.capture == NOBODY and unmarked >= pool.mark_bytes
+
+
+cdef inline bint can_be_another(const stream_t* stream) noexcept nogil:
+    """May its handle name another stream by now?"""
+    return stream.kind == STREAM_HANDLE or stream.kind == STREAM_VOUCHED
+
+
+cdef owner_t add_locked(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    """Make a record for a stream that nothing was freed on yet: its id is asked for when something is."""
+    cdef owner_t owner
+    if <uintptr_t>stream == THREAD_HANDLE:
+        owner = order_add(&pool.order, STREAM_THREAD, stream, this_thread())
+    else:
+        owner = order_add(&pool.order, STREAM_HANDLE, stream, 0)
+    if owner != NOBODY:
+        segment_admit(&pool.segment, owner)
+    return owner
+
+
+# Slowly: with `slow` held
+
+cdef int slow_enter(pool_t* pool) noexcept nogil:
+    """Take `slow` of an open pool."""
+    cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
-    segment_free(&pool.segment, &place)
-    pool.free_count += 1
-    pool.used -= place.used
-    pool.requested -= place.requested
-    return STATUS_OK
+    leave(pool)
+    lock_acquire(&pool.slow)
+    status = enter(pool)
+    if status == STATUS_OK:
+        leave(pool)
+    else:
+        lock_release(&pool.slow)
+    return status
 
 
-cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
-    if offset >= pool.segment.size:         # below the base it wraps round to a large number
-        return STATUS_FOREIGN_POINTER
-    if is_leaving(pool, ptr):
-        return STATUS_FREED_POINTER
-    return segment_find(&pool.segment, offset, place)
+cdef int alloc_by_handle(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify(pool, stream, &owner)
+    if status == STATUS_OK:
+        status = alloc_slowly(pool, nbytes, alignment, owner, ptr)
+    lock_release(&pool.slow)
+    return status
 
 
-cdef inline bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil:
-    cdef const leaving_t* block = pool.leaving
-    while block != NULL and block.ptr != ptr:
-        block = block.next
-    return block != NULL
+cdef int free_async_by_handle(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify(pool, stream, &owner)
+    if status == STATUS_OK:
+        status = free_async_slowly(pool, ptr, owner, stream)
+    lock_release(&pool.slow)
+    return status
 
 
-cdef inline cudaStream_t noted(cudaStream_t stream) noexcept nogil:
-    """The handle under which a stream is noted: the legacy default stream has two, 0 and 1."""
-    return NULL if <uintptr_t>stream == LEGACY_STREAM else stream
+cdef int record_use(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
+    cdef int status
+    if ptr == NULL:
+        return STATUS_OK
+    if owner == NOBODY:
+        return STATUS_STREAMS
+    status = enter(pool)
+    if status == STATUS_OK:
+        status = record_use_locked(pool, ptr, captured(pool, owner))
+        leave(pool)
+    return status
 
 
-cdef const char* totals_check(const pool_t* pool) noexcept nogil:
-    cdef size_t used = 0, requested = 0, blocks = 0
-    cdef int tier
-    for tier in range(TIERS):
-        used += pool.segment.tier[tier].used
-        requested += pool.segment.tier[tier].requested
-        blocks += pool.segment.tier[tier].blocks
-    if used != pool.used or requested != pool.requested:
-        return b"pool: used or requested differs from the sum over the tiers"
-    if pool.alloc_count - pool.free_count != blocks:
-        return b"pool: alloc_count - free_count != live blocks"
-    if not (pool.requested <= pool.used <= pool.reserved):
-        return b"pool: not requested <= used <= reserved"
-    if pool.used > pool.used_high or pool.requested > pool.requested_high:
-        return b"pool: a high-water mark is below what it marks"
-    return NULL
+cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, owner_t owner, void** ptr) noexcept nogil:
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = alloc_locked(pool, owner, nbytes, alignment, ptr)
+    leave(pool)
+    if status != STATUS_WOULD_WAIT:
+        return status
+    status = shortage_alloc(pool, captured(pool, owner), nbytes, alignment, ptr)
+    if status == STATUS_OUT_OF_MEMORY:
+        lock_acquire(&pool.lock)
+        pool.oom_count += 1
+        lock_release(&pool.lock)
+    return status
 
 
-# The lock taken and released
+cdef int free_async_slowly(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stream) noexcept nogil:
+    cdef int status
+    if pool.scrub or owner == NOBODY:
+        if pool.order.stream[owner].kind == STREAM_THREAD and not may_record(&pool.order.stream[owner], True):
+            status = wait_for_all(pool)         # another thread's stream, which has no name here
+            return pool_free(pool, ptr) if status == STATUS_OK else status
+        return free_in_order(pool, ptr, owner, stream)
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = free_async_locked(pool, ptr, captured(pool, owner))
+    leave(pool)
+    if status == STATUS_OK and stream_can_vanish(&pool.order.stream[owner]):
+        if (is_worth_an_event(pool, &pool.order.stream[owner], pool.order.stream[owner].unmarked)
+                and may_record(&pool.order.stream[owner], True)):
+            mark_stream(pool, owner)            # if it fails, a later event will do
+    return status
 
-cdef int free_slowly(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    """Free a block once the stream is done with it, and with overwriting it; on an error it stays live."""
+
+cdef int free_in_order(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stream) noexcept nogil:
+    """Overwrite a block on the stream before it is freed there; wait for the stream where it cannot be noted."""
     cdef leaving_t block
     cdef int status = leaving_begin(pool, ptr, &block)
     if status != STATUS_OK:
         return status
     if pool.scrub:
-        status = scrub_block(pool, &block, stream)
-    if status == STATUS_OK:
-        status = pool_stream_wait(pool, stream)
-    return leaving_end(pool, &block, status)
+        status = ask_zero(pool, &block, stream)
+    if status == STATUS_OK and owner == NOBODY:
+        status = ask_stream_done(pool, stream)
+    return leaving_end(pool, &block, status, owner)
 
 
 cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil:
@@ -367,107 +694,27 @@ cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil
     return status
 
 
-cdef int leaving_end(pool_t* pool, leaving_t* block, int status) noexcept nogil:
+cdef int leaving_end(pool_t* pool, leaving_t* block, int status, owner_t owner) noexcept nogil:
+    """Free the block for anyone, or in the order of a stream; on an error it stays live."""
     cdef leaving_t** link = &pool.leaving
     lock_acquire(&pool.lock)
     while link[0] != block:
         link = &link[0].next
     link[0] = block.next
-    if status == STATUS_OK:
+    if status == STATUS_OK and owner == NOBODY:
         status = free_locked(pool, block.ptr)
+    elif status == STATUS_OK:
+        status = free_async_locked(pool, block.ptr, captured(pool, owner))
     lock_release(&pool.lock)
     return status
 
 
-cdef int settle(pool_t* pool, const cudaStream_t* only) noexcept nogil:
-    """Wait for the work behind the pending asynchronous frees, or only if they are on one stream.
-
-    Frees that arrive meanwhile stay pending.
-    """
-    cdef cudaStream_t stream
-    cdef uint64_t epoch
-    cdef int status = enter(pool)
-    if status != STATUS_OK:
-        return status
-    stream = pool.async_stream
-    epoch = pool.async_epoch
-    if not pool.async_pending or (only != NULL and only[0] != stream):
-        leave(pool)
-        return STATUS_OK
-    leave(pool)
-    status = pool_stream_wait(pool, stream)
-    if status != STATUS_OK:
-        return status
-    status = enter(pool)
-    if status == STATUS_OK:
-        if pool.async_epoch == epoch:
-            pool.async_pending = False
-        leave(pool)
-    return status
-
-
-# The driver, never under the lock
-
-cdef int region_take(pool_t* pool) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
-    if error != 0:
-        return status_cuda(error, UPSTREAM_SET_DEVICE)
-    return ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
-
-
-cdef int region_return(pool_t* pool) noexcept nogil:
-    cdef int previous = 0
-    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
-    if error != 0:
-        return status_cuda(error, UPSTREAM_SET_DEVICE)
-    return ask_end(pool, previous, pool.driver.cudaFree(pool.region), UPSTREAM_FREE)
-
-
-cdef int pool_stream_wait(pool_t* pool, cudaStream_t stream) noexcept nogil:
-    cdef int previous = 0
-    cdef int status = ask_begin(pool, &previous)
-    if status != STATUS_OK:
-        return status
-    status = ask_end(pool, previous, pool.driver.cudaStreamSynchronize(stream), UPSTREAM_SYNCHRONIZE)
-    if status_code(status) != cudaErrorInvalidResourceHandle:
-        return status
-    # The stream was destroyed before its pool heard of it: all work of the device includes what it had queued.
-    status = ask_begin(pool, &previous)
-    if status == STATUS_OK:
-        status = ask_end(pool, previous, pool.driver.cudaDeviceSynchronize(), UPSTREAM_DEVICE_SYNCHRONIZE)
-    return status
-
-
-cdef int scrub_block(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil:
-    cdef int previous = 0
-    cdef int status = ask_begin(pool, &previous)
-    if status == STATUS_OK:
-        status = ask_end(pool, previous, pool.driver.cudaMemsetAsync(block.ptr, 0, block.used, stream),
-                         UPSTREAM_MEMSET)
-    return status
-
-
-cdef int ask_begin(pool_t* pool, int* previous) noexcept nogil:
-    """Make the pool's device current for a driver call, which only an open pool of this process makes."""
-    cdef int status = may_ask(pool)
-    if status != STATUS_OK:
-        return status
-    return status_cuda(device_enter(pool.driver, pool.device, previous), UPSTREAM_SET_DEVICE)
-
-
-cdef int ask_end(pool_t* pool, int previous, cudaError_t error, upstream_t call) noexcept nogil:
-    """Make the caller's device current again, count the call, and turn its result into a status."""
-    device_leave(pool.driver, pool.device, previous)
-    lock_acquire(&pool.lock)
-    pool.upstream[call] += 1
-    lock_release(&pool.lock)
-    return status_cuda(error, call)
-
-
-cdef void forked() noexcept nogil:
-    global generation
-    generation += 1
-
-
-pthread_atfork(NULL, NULL, forked)
+cdef void spare_all_events(pool_t* pool) noexcept nogil:
+    """Collect the events of all streams where they are destroyed; the pool is closed."""
+    cdef int owner, at
+    cdef stream_t* stream
+    for owner in range(LEGACY, pool.order.streams):
+        stream = &pool.order.stream[owner]
+        for at in range(stream.marks):
+            ask_keep_event(pool, stream.mark[at].event)
+        stream.marks = 0

@@ -5,20 +5,25 @@ from libc.string cimport memcmp, memset
 
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
-    BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free, buddy_free_above,
-    buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release)
+    BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_destroy, buddy_free,
+    buddy_could_join, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest, buddy_metadata,
+    buddy_pass_on, buddy_release, buddy_rename)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
-    MID_FREE, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_block_t, mid_check, mid_destroy, mid_edge,
-    mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_state_t, mid_take)
+    MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_block_t, mid_check, mid_destroy,
+    mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest, mid_pass_on,
+    mid_could_join, mid_rename, mid_reserve, mid_adopt, mid_shrink, mid_state_t, mid_take)
+from cuda_pool._owner cimport LEGACY, NOBODY, batch_within, view_allows
 from cuda_pool._slab cimport (
-    NO_SLAB, size_class_t, slab_t, slab_take, slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_empty,
-    slabs_init, slabs_make, slabs_unmake, slabs_wanted, slot_is_live)
+    NO_SLAB, SLAB_PARTIAL, slab_lists_t, slab_t, slab_take, slabs_available, slabs_check, slabs_class, slabs_destroy,
+    slab_has_allowed, slab_slot, slab_take_allowed, slabs_empty, slabs_init, slabs_make, slabs_of, slabs_pass_on,
+    slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
 cdef enum:
     TAG_COLOUR = 39
+    TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil:
@@ -55,35 +60,139 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil:
     segment.tag = NULL
 
 
-cdef int segment_alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
+cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
+    cdef int owners = max(segment.mid.owners, <int>owner + 1)
+    segment.mid.owners = owners
+    segment.buddy.owners = owners
+    segment.slabs.owners = owners
+
+
+cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                            size_t* used) noexcept nogil:
     cdef int status
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
-    status = alloc_any(segment, nbytes, alignment, offset, used)
+    status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     # Empty slabs that would not help stay, so that a request which fails leaves largest_free as it was. (That is exact
     # up to alignment MID_UNIT; for a larger one they may go in vain.)
-    if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_run(segment) and reclaim(segment):
-        status = alloc_any(segment, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_run(segment, owner) and reclaim(segment, owner):
+        status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
-        status = borrow_slot(segment, nbytes, alignment, offset, used)
+        status = borrow_slot(segment, owner, nbytes, alignment, offset, used)
     return status
 
 
-cdef int alloc_any(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
-    """Route a request: its own tier first, then whatever else could hold it."""
+cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
+                              size_t* used) noexcept nogil:
+    cdef int status = STATUS_OUT_OF_MEMORY
+    cdef int owner
+    if nbytes > segment.size or alignment > segment.size:
+        return STATUS_OUT_OF_MEMORY
+    for owner in range(segment.slabs.owners):
+        reclaim(segment, <owner_t>owner)
+    if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
+        status = alloc_slot_elsewhere(segment, view, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY:
+        status = alloc_any(segment, view.owner, view, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_of_all(segment):
+        adopt(segment, view)
+        status = alloc_any(segment, view.owner, NULL, nbytes, alignment, offset, used)
+    return status
+
+
+cdef void adopt(segment_t* segment, const view_t* view) noexcept nogil:
+    """Make all free blocks that the view allows the asker's, so that they merge across the tiers, too."""
+    mid_adopt(&segment.mid, view)
+    buddy_join(&segment.buddy, view)
+
+
+cdef int alloc_any(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
+                   size_t* offset, size_t* used) noexcept nogil:
+    """Route a request: its own tier first, then whatever else could hold it. Without a view, own and nobody's memory."""
     cdef int status = STATUS_OUT_OF_MEMORY
     if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
-        status = alloc_slot(segment, nbytes, alignment, offset, used)
+        status = alloc_slot(segment, owner, view, nbytes, alignment, offset, used)
     elif nbytes > segment.mid_max:
-        status = alloc_run(segment, nbytes, alignment, offset, used)
+        status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
         if status == STATUS_OUT_OF_MEMORY and shed_edge(segment):
-            status = alloc_run(segment, nbytes, alignment, offset, used)
+            status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
-        status = alloc_block(segment, nbytes, alignment, offset, used)
+        status = alloc_block(segment, owner, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
-        status = alloc_run(segment, nbytes, alignment, offset, used)
+        status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
     return status
+
+
+cdef void segment_settle(segment_t* segment, const view_t* done) noexcept nogil:
+    cdef uint32_t index
+    cdef slab_t* slab
+    adopt(segment, done)
+    for index in range(1, segment.slabs.made):
+        slab = &segment.slabs.slab[index]
+        if slab.live != NULL and batch_within(slab.batch, done.limit[slab.owner]):
+            slab.batch = 0
+
+
+cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, owner_t to, uint32_t batch,
+                           owner_t slabs_to) noexcept nogil:
+    cdef uint32_t index
+    reclaim(segment, owner)
+    mid_pass_on(&segment.mid, owner, limit, to, batch)
+    buddy_pass_on(&segment.buddy, owner, limit, to, batch)
+    mid_rename(&segment.mid, owner, to, batch)
+    buddy_rename(&segment.buddy, owner, to, batch)
+    for index in range(1, segment.slabs.made):
+        if segment.slabs.slab[index].live != NULL and segment.slabs.slab[index].owner == owner:
+            slabs_pass_on(&segment.slabs, index, slabs_to, batch)
+
+
+cdef void segment_claim(segment_t* segment, size_t offset, owner_t owner, uint32_t batch) noexcept nogil:
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    cdef uint32_t index = tag >> TAG_INDEX_SHIFT
+    cdef slab_t* slab
+    if tag & TAG_TIER == TIER_SLAB:
+        slab = &segment.slabs.slab[index]
+        slab.batch = batch
+        slab.birth = batch
+        slab.slot[slab_slot(&segment.slabs, index, offset)].batch = batch
+    elif tag & TAG_TIER == TIER_MID:
+        segment.mid.block[index].owner = owner
+        segment.mid.block[index].batch = batch
+    else:
+        index = <uint32_t>(offset >> segment.min_block_shift)
+        segment.buddy.entry[index].owner = owner
+        segment.buddy.entry[index].batch = batch
+
+
+cdef bint segment_could_share(const segment_t* segment, const view_t* view, size_t nbytes,
+                              size_t alignment) noexcept nogil:
+    cdef size_t size = max(round_up(nbytes, MID_UNIT), segment.granule)
+    cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
+    cdef int size_class
+    if nbytes > segment.size or alignment > segment.size:
+        return False
+    if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
+        size_class = slabs_class(&segment.slabs, nbytes, alignment)
+        if size_class >= 0:
+            size = round_up(segment.slabs.size_class[size_class].size, segment.granule)
+        if could_take_over(segment, view, size_class, alignment):
+            return True
+    if mid_find_allowed(&segment.mid, view, <uint32_t>(size // MID_UNIT), align, segment.bias) != NO_MID:
+        return True
+    if mid_could_join(&segment.mid, view, <uint32_t>(size // MID_UNIT), align, segment.bias):
+        return True
+    return buddy_could_join(&segment.buddy, view, <uint32_t>(round_up(nbytes, segment.min_block) >> segment.min_block_shift))
+
+
+cdef size_t segment_pending(const segment_t* segment) noexcept nogil:
+    cdef size_t pending = <size_t>segment.mid.owned * MID_UNIT + segment.held
+    cdef const slab_t* slab
+    cdef uint32_t index
+    for index in range(1, segment.slabs.made):
+        slab = &segment.slabs.slab[index]
+        if slab.live != NULL and slab.batch != 0:
+            pending += (slab.slots - slab.used) * segment.slabs.size_class[slab.size_class].size
+    return pending + (<size_t>segment.buddy.owned << segment.min_block_shift)
 
 
 cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
@@ -95,25 +204,127 @@ cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t
     return place.tier == TIER_BUDDY and find_run(segment, offset, place)
 
 
-cdef void segment_free_block(segment_t* segment, const place_t* place) noexcept nogil:
+cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:
+    if batch == 0:
+        owner = NOBODY
     if place.tier == TIER_MID:
-        set_tag(segment, <size_t>segment.mid.block[place.index].offset * MID_UNIT, 0)
-        mid_free(&segment.mid, place.index)
+        set_tag(segment, place_offset(segment, place), 0)
+        mid_free(&segment.mid, place.index, owner, batch)
     else:
-        set_tag(segment, <size_t>place.index << segment.min_block_shift, 0)
-        buddy_release(&segment.buddy, place.index)
+        set_tag(segment, place_offset(segment, place), 0)
+        buddy_release(&segment.buddy, place.index, owner, batch)
+
+
+cdef inline size_t place_offset(const segment_t* segment, const place_t* place) noexcept nogil:
+    cdef const slab_t* slab
+    if place.tier == TIER_MID:
+        return <size_t>segment.mid.block[place.index].offset * MID_UNIT
+    if place.tier == TIER_BUDDY:
+        return <size_t>place.index << segment.min_block_shift
+    slab = &segment.slabs.slab[place.index]
+    return slab.offset + slab.colour + place.slot * segment.slabs.size_class[slab.size_class].size
+
+
+cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
+    tier_leave(segment, place.tier, place.used, place.requested)
+    segment.held += place.used
+    if place.tier == TIER_SLAB:
+        slot_hold(&segment.slabs, place.index, place.slot)
+        return
+    set_tag(segment, place_offset(segment, place), 0)
+    if place.tier == TIER_MID:
+        segment.mid.block[place.index].state = MID_HELD
+    else:
+        segment.buddy.state[place.index] = BUDDY_HELD
+
+
+cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:
+    segment.held -= place.used
+    if place.tier != TIER_SLAB:
+        segment_free_block(segment, place, owner, batch)
+        return
+    if batch != 0:
+        note_batch(segment, place, batch)
+    if slot_release(&segment.slabs, place.index, place.slot):
+        segment_drop_slab(segment, place.index)
+
+
+cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil:
+    segment.held -= place.used
+    slot_retake(&segment.slabs, place.index, place.slot, nbytes)
+    tier_enter(segment, TIER_SLAB, place.used, nbytes)
+    return place_offset(segment, place)
 
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
-    """Return the largest request that would succeed at alignment MID_UNIT."""
-    cdef size_t largest = largest_run(segment)
-    cdef const size_class_t* group
-    cdef int index
-    for index in range(segment.slabs.classes):
-        group = &segment.slabs.size_class[index]
-        if slabs_available(group) != NO_SLAB and group.size % MID_UNIT == 0:
-            largest = max(largest, group.size)
+    """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
+    cdef size_t largest = largest_of_all(segment), size
+    cdef int owner, index
+    for owner in range(segment.slabs.owners):
+        for index in range(segment.slabs.classes):
+            size = segment.slabs.size_class[index].size
+            if slabs_available(slabs_of(&segment.slabs, <owner_t>owner, index)) != NO_SLAB and size % MID_UNIT == 0:
+                largest = max(largest, size)
     return largest
+
+
+cdef size_t largest_of_all(const segment_t* segment) noexcept nogil:
+    """Look at what merges only when nobody owns it any more, if there is such memory: that takes a walk."""
+    cdef size_t run
+    if segment.slabs.owners <= LEGACY + 1 and segment.held + segment.mid.owned + segment.buddy.owned == 0:
+        return max(largest_run(segment, NOBODY), largest_run(segment, LEGACY))
+    run = max(longest_in_mid(segment), longest_in_buddy(segment))
+    return run if run >= segment.granule else 0
+
+
+cdef size_t longest_in_mid(const segment_t* segment) noexcept nogil:
+    cdef uint32_t at = segment.mid.first
+    cdef size_t run = <size_t>free_below(segment, buddy_boundary(segment)) << segment.min_block_shift
+    cdef size_t longest = run
+    while at != NO_MID:
+        if is_free_or_empty(segment, at) or segment.mid.block[at].state == MID_HELD:
+            run += <size_t>segment.mid.block[at].size * MID_UNIT
+        else:
+            run = 0
+        longest = max(longest, run)
+        at = segment.mid.block[at].after
+    return longest
+
+
+cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:
+    """Bytes of the largest aligned block among the runs of units that are free, held, or in empty slabs."""
+    cdef uint32_t boundary = buddy_boundary(segment), at = 0, low = 0, units
+    cdef size_t longest = 0
+    while at <= boundary:
+        units = free_units(segment, at) if at < boundary else 0
+        if units == 0:
+            if at > low:
+                longest = max(longest, aligned_block(segment, low, at))
+            low = at + 1
+        at += max(units, <uint32_t>1)
+    return longest
+
+
+cdef uint32_t free_below(const segment_t* segment, uint32_t end) noexcept nogil:
+    """Units right below `end` that are free, held, or in empty slabs."""
+    cdef uint32_t at = 0, run = 0, units
+    while at < end:
+        units = free_units(segment, at)
+        run = run + units if units else 0
+        at += max(units, <uint32_t>1)
+    return run
+
+
+cdef uint32_t free_units(const segment_t* segment, uint32_t unit) noexcept nogil:
+    """Units of the free block, held run or empty slab that starts at a unit; 0 for any other."""
+    cdef int state = segment.buddy.state[unit]
+    cdef const slab_t* slab
+    if 0 < state < BUDDY_LIVE:
+        return <uint32_t>1 << (state - 1)
+    if state == BUDDY_HELD:
+        return segment.buddy.entry[unit].role.live.units
+    slab = empty_run(segment, unit) if state == 0 else NULL
+    return <uint32_t>(slab.bytes >> segment.min_block_shift) if slab != NULL else 0
 
 
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
@@ -123,32 +334,92 @@ cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
 
 # Slab tier
 
-cdef int alloc_slot(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+cdef int alloc_slot(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
+                    size_t* offset, size_t* used) noexcept nogil:
     cdef int size_class = slabs_class(&segment.slabs, nbytes, alignment)
     cdef uint32_t slab
     cdef int status
     if size_class < 0:
         return STATUS_OUT_OF_MEMORY
-    slab = slabs_available(&segment.slabs.size_class[size_class])
+    slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
     if slab == NO_SLAB:
-        status = grow_class(segment, size_class, &slab)
+        status = grow_class(segment, owner, view, size_class, &slab)
         if status != STATUS_OK:
             return status
     take_slot(segment, size_class, slab, nbytes, offset, used)
     return STATUS_OK
 
 
-cdef int borrow_slot(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+cdef int borrow_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                     size_t* used) noexcept nogil:
     """Serve a request for which its own class has no room from a free slot of a larger one."""
     cdef int size_class = slabs_class(&segment.slabs, nbytes, alignment)
     cdef uint32_t slab
     while 0 <= size_class < segment.slabs.classes:
-        slab = slabs_available(&segment.slabs.size_class[size_class])
+        slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
         if slab != NO_SLAB and segment.slabs.size_class[size_class].size & (alignment - 1) == 0:
             take_slot(segment, size_class, slab, nbytes, offset, used)
             return STATUS_OK
         size_class += 1
     return STATUS_OUT_OF_MEMORY
+
+
+cdef int alloc_slot_elsewhere(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
+                              size_t* used) noexcept nogil:
+    """Take over another owner's slab, or a slot of it, of the right class or a larger one."""
+    cdef int size_class = slabs_class(&segment.slabs, nbytes, alignment), owner
+    while 0 <= size_class < segment.slabs.classes:
+        for owner in range(segment.slabs.owners if slots_align(segment, size_class, alignment) else 0):
+            if take_elsewhere(segment, view, <owner_t>owner, size_class, nbytes, offset):
+                used[0] = segment.slabs.size_class[size_class].size
+                tier_enter(segment, TIER_SLAB, used[0], nbytes)
+                return STATUS_OK
+        size_class += 1
+    return STATUS_OUT_OF_MEMORY
+
+
+cdef inline bint slots_align(const segment_t* segment, int size_class, size_t alignment) noexcept nogil:
+    return segment.slabs.size_class[size_class].size & (alignment - 1) == 0
+
+
+cdef bint take_elsewhere(segment_t* segment, const view_t* view, owner_t owner, int size_class, size_t nbytes,
+                         size_t* offset) noexcept nogil:
+    cdef uint32_t slab = slab_allowed(segment, owner, size_class, view)
+    if slab == NO_SLAB:
+        return False
+    if view_allows(view, owner, segment.slabs.slab[slab].batch) and take_over(segment, slab, view):
+        offset[0] = slab_take(&segment.slabs, slab, nbytes)
+    else:
+        offset[0] = slab_take_allowed(&segment.slabs, slab, view, nbytes)
+    return True
+
+
+cdef inline bint take_over(segment_t* segment, uint32_t slab, const view_t* view) noexcept nogil:
+    cdef uint32_t batch = view.batch if segment.slabs.slab[slab].batch != 0 else 0
+    return slabs_pass_on(&segment.slabs, slab, view.owner, batch)
+
+
+cdef bint could_take_over(const segment_t* segment, const view_t* view, int size_class,
+                          size_t alignment) noexcept nogil:
+    cdef int owner
+    while 0 <= size_class < segment.slabs.classes:
+        for owner in range(segment.slabs.owners if slots_align(segment, size_class, alignment) else 0):
+            if slab_allowed(segment, <owner_t>owner, size_class, view) != NO_SLAB:
+                return True
+        size_class += 1
+    return False
+
+
+cdef uint32_t slab_allowed(const segment_t* segment, owner_t owner, int size_class, const view_t* view) noexcept nogil:
+    """A slab of the owner with a free slot that the view allows, or NO_SLAB."""
+    cdef uint32_t slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
+    cdef int looked = 0
+    while slab != NO_SLAB and looked < TAKEOVER_CANDIDATES:
+        if slab_has_allowed(&segment.slabs, slab, view):
+            return slab
+        slab = segment.slabs.slab[slab].next
+        looked += 1
+    return NO_SLAB
 
 
 cdef inline void take_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
@@ -158,37 +429,41 @@ cdef inline void take_slot(segment_t* segment, int size_class, uint32_t slab, si
     tier_enter(segment, TIER_SLAB, used[0], nbytes)
 
 
-cdef int grow_class(segment_t* segment, int size_class, uint32_t* slab) noexcept nogil:
+cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int size_class,
+                    uint32_t* slab) noexcept nogil:
     """Make a slab of the size that demand asks for or, where there is no room, of half that, and so on."""
     cdef size_t size = segment.slabs.size_class[size_class].size
-    cdef size_t wanted = slabs_wanted(&segment.slabs, size_class)
+    cdef size_t wanted = slabs_wanted(&segment.slabs, owner, size_class)
     cdef int status = STATUS_OUT_OF_MEMORY
     while status == STATUS_OUT_OF_MEMORY and wanted >= size:
-        status = make_slab(segment, size_class, round_up(wanted, segment.granule), slab)
+        status = make_slab(segment, owner, view, size_class, round_up(wanted, segment.granule), slab)
         if wanted <= segment.granule:
             break
         wanted = max(wanted // 2, size) if wanted > size else 0
     return status
 
 
-cdef int make_slab(segment_t* segment, int size_class, size_t nbytes, uint32_t* slab) noexcept nogil:
+cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
+                   uint32_t* slab) noexcept nogil:
     cdef size_t offset
-    cdef uint32_t block, run = NO_BLOCK
-    cdef int status = mid_place(segment, nbytes, segment.granule, 0, MID_SLAB, &block)
+    cdef uint32_t block, batch, run = NO_BLOCK
+    cdef int status = mid_place(segment, owner, view, nbytes, segment.granule, 0, MID_SLAB, &block)
     if status == STATUS_OK:
         offset = <size_t>segment.mid.block[block].offset * MID_UNIT
+        batch = segment.mid.block[block].batch if segment.mid.block[block].owner != NOBODY else 0
     else:
         if status != STATUS_OUT_OF_MEMORY:
             return status
         block = NO_MID
         nbytes = round_up(nbytes, segment.min_block)
-        run = buddy_alloc(&segment.buddy, <uint32_t>(nbytes >> segment.min_block_shift), 0)
+        run = buddy_place(segment, owner, view, <uint32_t>(nbytes >> segment.min_block_shift), 0)
         if run == NO_BLOCK:
             return STATUS_OUT_OF_MEMORY
         offset = <size_t>run << segment.min_block_shift
-    slab[0] = slabs_make(&segment.slabs, size_class, offset, nbytes, block)
+        batch = segment.buddy.entry[run].batch if segment.buddy.entry[run].owner != NOBODY else 0
+    slab[0] = slabs_make(&segment.slabs, owner, size_class, offset, nbytes, block, batch)
     if slab[0] == NO_SLAB:
-        return_slab_memory(segment, offset, nbytes, block)
+        return_slab_memory(segment, offset, nbytes, block, owner, batch)
         return STATUS_HOST_MEMORY
     if block != NO_MID:
         segment.mid.block[block].role.slab = slab[0]
@@ -200,15 +475,18 @@ cdef void segment_drop_slab(segment_t* segment, uint32_t index) noexcept nogil:
     cdef slab_t slab = segment.slabs.slab[index]
     slabs_unmake(&segment.slabs, index)
     tag_slab(segment, slab.offset, slab.bytes, 0)
-    return_slab_memory(segment, slab.offset, slab.bytes, slab.block)
+    return_slab_memory(segment, slab.offset, slab.bytes, slab.block, slab.owner, slab.batch)
 
 
-cdef void return_slab_memory(segment_t* segment, size_t offset, size_t nbytes, uint32_t block) noexcept nogil:
+cdef void return_slab_memory(segment_t* segment, size_t offset, size_t nbytes, uint32_t block, owner_t owner,
+                             uint32_t batch) noexcept nogil:
+    if batch == 0:
+        owner = NOBODY
     if block != NO_MID:
-        mid_free(&segment.mid, block)
+        mid_free(&segment.mid, block, owner, batch)
     else:
         buddy_free(&segment.buddy, <uint32_t>(offset >> segment.min_block_shift),
-                   <uint32_t>(nbytes >> segment.min_block_shift))
+                   <uint32_t>(nbytes >> segment.min_block_shift), owner, batch)
 
 
 cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t tag) noexcept nogil:
@@ -219,12 +497,12 @@ cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t ta
 
 # Mid tier
 
-cdef int alloc_block(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset,
-                     size_t* used) noexcept nogil:
+cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
+                     size_t* offset, size_t* used) noexcept nogil:
     cdef uint32_t block
     # No two live blocks may start in one granule of the address map.
     cdef size_t size = max(round_up(nbytes, MID_UNIT), segment.granule)
-    cdef int status = mid_place(segment, size, alignment, segment.bias, MID_USED, &block)
+    cdef int status = mid_place(segment, owner, view, size, alignment, segment.bias, MID_USED, &block)
     if status != STATUS_OK:
         return status
     segment.mid.block[block].role.requested = nbytes
@@ -235,8 +513,8 @@ cdef int alloc_block(segment_t* segment, size_t nbytes, size_t alignment, size_t
     return STATUS_OK
 
 
-cdef int mid_place(segment_t* segment, size_t nbytes, size_t alignment, uint32_t bias, mid_state_t state,
-                   uint32_t* block) noexcept nogil:
+cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
+                   uint32_t bias, mid_state_t state, uint32_t* block) noexcept nogil:
     """Find a block of the mid tier, let the tier grow if there is none, and cut it to size."""
     cdef uint32_t size = <uint32_t>(nbytes // MID_UNIT), found
     cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
@@ -244,18 +522,44 @@ cdef int mid_place(segment_t* segment, size_t nbytes, size_t alignment, uint32_t
         return STATUS_OUT_OF_MEMORY
     if not mid_reserve(&segment.mid, 3):
         return STATUS_HOST_MEMORY
-    found = mid_find(&segment.mid, size, align, bias)
-    if found == NO_MID and grow_mid(segment, size, align, bias):
+    found = mid_find(&segment.mid, owner, size, align, bias)
+    if found == NO_MID and owner != NOBODY:
+        found = mid_find(&segment.mid, NOBODY, size, align, bias)
+    if found == NO_MID and grow_mid(segment, NOBODY, size, align, bias):
         found = segment.mid.first
+    if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, bias):
+        found = segment.mid.first
+    if found == NO_MID and view != NULL:
+        found = mid_find_allowed(&segment.mid, view, size, align, bias)
+    if found == NO_MID and view != NULL:
+        found = join_mid(segment, view, size, align, bias)
     if found == NO_MID:
         return STATUS_OUT_OF_MEMORY
     block[0] = mid_take(&segment.mid, found, size, align, bias, state)
+    if segment.mid.block[block[0]].owner not in (NOBODY, owner):
+        segment.mid.block[block[0]].owner = owner       # it is behind the work of the one before, by the view
+        segment.mid.block[block[0]].batch = view.batch
     return STATUS_OK
 
 
-cdef bint grow_mid(segment_t* segment, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    """Let the free edge of the mid tier hold a block: take whole steps below it or, if refused, what is lacking."""
-    cdef uint32_t start = segment.mid.start, end = start + mid_edge(&segment.mid)
+cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """Join neighbours of different owners, with what is free below the mid tier among them."""
+    cdef uint32_t boundary = buddy_boundary(segment), found
+    cdef size_t below = <size_t>buddy_free_below(&segment.buddy, boundary) << segment.min_block_shift
+    if below != 0:
+        claim_below(segment, NOBODY, below)
+    found = mid_join(&segment.mid, view, size, align, bias)
+    if found == NO_MID and below != 0:
+        shed_edge(segment)
+    return found
+
+
+cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """Let the owner's free edge of the mid tier hold a block: take whole steps below it or, if refused, what is lacking.
+
+    What lies on both sides of the boundary has to be the owner's.
+    """
+    cdef uint32_t start = segment.mid.start, end = start + mid_edge(&segment.mid, owner)
     cdef uint32_t wanted = aligned_start(end - size, align, bias)
     cdef size_t lacking
     if size > end or wanted > end - size:
@@ -263,29 +567,31 @@ cdef bint grow_mid(segment_t* segment, uint32_t size, int align, uint32_t bias) 
     if wanted >= start:
         return True
     lacking = <size_t>(start - wanted) * MID_UNIT
-    return (claim_below(segment, round_up(lacking, segment.growth_step))
-            or claim_below(segment, round_up(lacking, segment.min_block)))
+    return (claim_below(segment, owner, round_up(lacking, segment.growth_step))
+            or claim_below(segment, owner, round_up(lacking, segment.min_block)))
 
 
-cdef bint claim_below(segment_t* segment, size_t nbytes) noexcept nogil:
-    """Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is free."""
+cdef bint claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil:
+    """Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is the owner's."""
     cdef size_t units = nbytes >> segment.min_block_shift
-    cdef uint32_t boundary = buddy_boundary(segment)
-    if units > boundary or not buddy_claim(&segment.buddy, boundary - <uint32_t>units, <uint32_t>units):
+    cdef uint32_t boundary = buddy_boundary(segment), batch = 0
+    if units > boundary or not buddy_claim(&segment.buddy, owner, boundary - <uint32_t>units, <uint32_t>units, &batch):
         return False
-    mid_extend(&segment.mid, <uint32_t>(nbytes // MID_UNIT))
+    mid_extend(&segment.mid, <uint32_t>(nbytes // MID_UNIT), owner, batch)
     return True
 
 
 cdef bint shed_edge(segment_t* segment) noexcept nogil:
-    """Give the whole units at the free edge of the mid tier back to the buddy tier."""
-    cdef size_t edge = <size_t>mid_edge(&segment.mid) * MID_UNIT
-    cdef uint32_t boundary = buddy_boundary(segment)
+    """Give the whole units of the free block at the edge of the mid tier back to the buddy tier, whose ever they are."""
+    cdef const mid_block_t* first = &segment.mid.block[segment.mid.first]
+    cdef owner_t owner = first.owner
+    cdef uint32_t boundary = buddy_boundary(segment), batch = first.batch
+    cdef size_t edge = <size_t>mid_edge(&segment.mid, owner) * MID_UNIT
     cdef size_t units = min(edge >> segment.min_block_shift, <size_t>segment.buddy.size - boundary)
     if units == 0:
         return False
     mid_shrink(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
-    buddy_free(&segment.buddy, boundary, <uint32_t>units)
+    buddy_free(&segment.buddy, boundary, <uint32_t>units, owner, batch)
     return True
 
 
@@ -294,22 +600,28 @@ cdef inline uint32_t buddy_boundary(const segment_t* segment) noexcept nogil:
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
 
 
-cdef size_t largest_run(const segment_t* segment) noexcept nogil:
-    """Return the largest request that the mid or the buddy tier would serve once the empty slabs are returned."""
-    cdef size_t run = max(<size_t>mid_largest(&segment.mid) * MID_UNIT, edge_reach(segment))
+cdef size_t largest_run(const segment_t* segment, owner_t owner) noexcept nogil:
+    """Return the largest request that the mid or the buddy tier would serve once the owner's empty slabs are returned."""
+    cdef size_t run = max(largest_block(segment, NOBODY), edge_reach(segment))
     cdef uint32_t slab
     cdef int index
-    run = max(run, <size_t>buddy_largest(&segment.buddy) << segment.min_block_shift)
+    if owner != NOBODY:
+        run = max(run, largest_block(segment, owner))
     for index in range(segment.slabs.classes):
-        slab = slabs_empty(&segment.slabs, &segment.slabs.size_class[index])
+        slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
         if slab != NO_SLAB:
             run = max(run, run_around(segment, &segment.slabs.slab[slab]))
     return run if run >= segment.granule else 0
 
 
+cdef size_t largest_block(const segment_t* segment, owner_t owner) noexcept nogil:
+    return max(<size_t>mid_largest(&segment.mid, owner) * MID_UNIT,
+               <size_t>buddy_largest(&segment.buddy, owner) << segment.min_block_shift)
+
+
 cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
     """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
-    return (<size_t>mid_edge(&segment.mid) * MID_UNIT
+    return (<size_t>mid_edge(&segment.mid, NOBODY) * MID_UNIT
             + (<size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift))
 
 
@@ -317,6 +629,8 @@ cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) no
     cdef const mid_block_t* block = &segment.mid.block[place.index]
     if <size_t>block.offset * MID_UNIT != offset:
         return False
+    place.owner = block.owner
+    place.batch = block.batch
     place.used = <size_t>block.size * MID_UNIT
     place.requested = block.role.requested
     return True
@@ -324,13 +638,14 @@ cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) no
 
 # Buddy tier
 
-cdef int alloc_run(segment_t* segment, size_t nbytes, size_t alignment, size_t* offset, size_t* used) noexcept nogil:
+cdef int alloc_run(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
+                   size_t* offset, size_t* used) noexcept nogil:
     cdef size_t size = round_up(nbytes, segment.min_block)
     cdef uint32_t units = <uint32_t>(size >> segment.min_block_shift), run
     cdef int order = run_order(segment, alignment)
     if order < 0:
         return STATUS_OUT_OF_MEMORY
-    run = buddy_alloc(&segment.buddy, units, order)
+    run = buddy_place(segment, owner, view, units, order)
     if run == NO_BLOCK:
         return STATUS_OUT_OF_MEMORY
     buddy_hold(&segment.buddy, run, units, <uint32_t>(size - nbytes))
@@ -339,6 +654,16 @@ cdef int alloc_run(segment_t* segment, size_t nbytes, size_t alignment, size_t* 
     set_tag(segment, offset[0], TIER_BUDDY)
     tier_enter(segment, TIER_BUDDY, size, nbytes)
     return STATUS_OK
+
+
+cdef uint32_t buddy_place(segment_t* segment, owner_t owner, const view_t* view, uint32_t units,
+                          int order) noexcept nogil:
+    cdef uint32_t run = buddy_alloc(&segment.buddy, owner, units, order)
+    if run == NO_BLOCK and owner != NOBODY:
+        run = buddy_alloc(&segment.buddy, NOBODY, units, order)
+    if run == NO_BLOCK and view != NULL:
+        run = buddy_alloc_allowed(&segment.buddy, view, units, order)
+    return run
 
 
 cdef int run_order(const segment_t* segment, size_t alignment) noexcept nogil:
@@ -352,20 +677,22 @@ cdef bint find_run(const segment_t* segment, size_t offset, place_t* place) noex
     if offset & (segment.min_block - 1):
         return False
     place.index = <uint32_t>(offset >> segment.min_block_shift)
-    place.used = <size_t>segment.buddy.entry[place.index].live.units << segment.min_block_shift
-    place.requested = place.used - segment.buddy.entry[place.index].live.slack
+    place.owner = segment.buddy.entry[place.index].owner
+    place.batch = segment.buddy.entry[place.index].batch
+    place.used = <size_t>segment.buddy.entry[place.index].role.live.units << segment.min_block_shift
+    place.requested = place.used - segment.buddy.entry[place.index].role.live.slack
     return True
 
 
 # All tiers
 
-cdef bint reclaim(segment_t* segment) noexcept nogil:
-    """Return the empty slabs; whether anything came back."""
+cdef bint reclaim(segment_t* segment, owner_t owner) noexcept nogil:
+    """Return the owner's empty slabs; whether anything came back."""
     cdef bint any = False
     cdef uint32_t slab
     cdef int index
     for index in range(segment.slabs.classes):
-        slab = slabs_empty(&segment.slabs, &segment.slabs.size_class[index])
+        slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
         if slab != NO_SLAB:
             segment_drop_slab(segment, slab)
             any = True
@@ -410,7 +737,11 @@ cdef inline bint is_free_or_empty(const segment_t* segment, uint32_t block) noex
 
 cdef size_t block_around(const segment_t* segment, uint32_t unit) noexcept nogil:
     """The same for a run of the buddy tier: the largest aligned block among the free units on both sides of `unit`."""
-    cdef uint32_t low = unit - returned_below(segment, unit), high = unit + returned_above(segment, unit)
+    return aligned_block(segment, unit - returned_below(segment, unit), unit + returned_above(segment, unit))
+
+
+cdef size_t aligned_block(const segment_t* segment, uint32_t low, uint32_t high) noexcept nogil:
+    """Bytes of the largest aligned block of units in [low, high)."""
     cdef int order = log2_floor(high - low)
     while round_up(low, <size_t>1 << order) + (<size_t>1 << order) > high:
         order -= 1
@@ -501,6 +832,9 @@ ctypedef struct totals_t:
     tier_stats_t tier[TIERS]
     size_t slabs_in_mid             # bytes
     size_t slabs_in_buddy           # bytes
+    size_t held_in_mid              # bytes
+    size_t held_in_buddy            # bytes
+    size_t held_slots               # bytes
 
 
 cdef const char* segment_check(const segment_t* segment) noexcept nogil:
@@ -513,8 +847,20 @@ cdef const char* segment_check(const segment_t* segment) noexcept nogil:
     if broken != NULL:
         return broken
     memset(&total, 0, sizeof(total))
+    sum_held(segment, &total)
     broken = sum_tags(segment, &total)
     return broken if broken != NULL else sums_check(segment, &total)
+
+
+cdef void sum_held(const segment_t* segment, totals_t* total) noexcept nogil:
+    cdef uint32_t at = segment.mid.first
+    while at != NO_MID:
+        if segment.mid.block[at].state == MID_HELD:
+            total.held_in_mid += <size_t>segment.mid.block[at].size * MID_UNIT
+        at = segment.mid.block[at].after
+    for at in range(segment.buddy.size):
+        if segment.buddy.state[at] == BUDDY_HELD:
+            total.held_in_buddy += <size_t>segment.buddy.entry[at].role.live.units << segment.min_block_shift
 
 
 cdef const char* sum_tags(const segment_t* segment, totals_t* total) noexcept nogil:
@@ -562,11 +908,12 @@ cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals
     for at in range(granule, granule + (slab.bytes >> segment.granule_shift)):
         if segment.tag[at] != segment.tag[granule]:
             return b"segment: a granule of a slab does not name it"
-    slots.blocks += slab.used
-    slots.used += slab.used * segment.slabs.size_class[slab.size_class].size
+    slots.blocks += slab.used - slab.held
+    slots.used += (slab.used - slab.held) * segment.slabs.size_class[slab.size_class].size
+    total.held_slots += slab.held * segment.slabs.size_class[slab.size_class].size
     for slot in range(slab.fresh):
         if slot_is_live(slab, slot):
-            slots.requested += slab.slot[slot]
+            slots.requested += slab.slot[slot].value
     if slab.block != NO_MID:
         total.slabs_in_mid += slab.bytes
     else:
@@ -582,9 +929,11 @@ cdef const char* sums_check(const segment_t* segment, const totals_t* total) noe
             return b"segment: a tier's counters differ from its live blocks"
         if segment.tier[tier].requested > segment.tier[tier].used:
             return b"segment: requested > used"
-    if <size_t>segment.mid.used * MID_UNIT != total.tier[TIER_MID].used + total.slabs_in_mid:
-        return b"segment: mid.used != live mid blocks + slabs"
+    if <size_t>segment.mid.used * MID_UNIT != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid:
+        return b"segment: mid.used != live and held mid blocks + slabs"
     if (<size_t>segment.buddy.used << segment.min_block_shift
-            != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + lent):
-        return b"segment: buddy.used != live runs + slabs + units of the mid tier"
+            != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + total.held_in_buddy + lent):
+        return b"segment: buddy.used != live and held runs + slabs + units of the mid tier"
+    if segment.held != total.held_in_mid + total.held_in_buddy + total.held_slots:
+        return b"segment: held differs from the sum of what is held"
     return NULL

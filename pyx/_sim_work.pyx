@@ -68,7 +68,15 @@ cdef class Stream:
         return id
 
     def __cuda_stream__(self):
-        """Return (0, handle), CUDA's protocol for streams."""
+        """Return (0, handle), CUDA's protocol for streams.
+
+        Raises
+        ------
+        ValueError
+            The stream is destroyed.
+        """
+        if self.destroyed:
+            raise ValueError(f"{self!r} is destroyed")
         return 0, self.handle
 
     def work(self, ticks):
@@ -187,6 +195,7 @@ cdef class Stream:
             code = stream_leave(self)
             sim_unlock()
         check(code, "cudaStreamDestroy")
+        self.destroyed = True
 
     def __repr__(self):
         name = {0: "legacy default stream", 2: "per-thread default stream"}.get(self.handle, f"stream {self.made_id}")

@@ -8,10 +8,12 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from cuda_pool._bits cimport log2_ceil, popcount64
-from cuda_pool._hostmem cimport host_grow
+from cuda_pool._hostmem cimport host_grow, host_map, host_unmap
+from cuda_pool._owner cimport OWNERS, view_allows
 
 cdef enum:
     COLOUR_STEP = 256           # keeps every slot as aligned as the smallest class
+    LISTS_COLOUR = 47
 
 
 cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, bint colouring) noexcept nogil:
@@ -19,7 +21,9 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, bint colouri
     cdef uint32_t unit
     slabs.max = sizes[count - 1] if count else 0
     slabs.classes = count
+    slabs.owners = 1
     slabs.size_class = <size_class_t*>calloc(count + 1, sizeof(size_class_t))
+    slabs.lists = <slab_lists_t*>host_map(lists_bytes(slabs), LISTS_COLOUR)
     slabs.table = <uint16_t*>calloc(SLAB_TABLE + 1, sizeof(uint16_t))
     slabs.slab = NULL
     slabs.capacity = 0
@@ -27,7 +31,7 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, bint colouri
     slabs.spare = NO_SLAB
     slabs.colouring = colouring
     slabs.colour_next = 0
-    if slabs.size_class == NULL or slabs.table == NULL:
+    if slabs.size_class == NULL or slabs.lists == NULL or slabs.table == NULL:
         slabs_destroy(slabs)
         return 0
     for index in range(count):
@@ -45,12 +49,18 @@ cdef void slabs_destroy(slabs_t* slabs) noexcept nogil:
     if slabs.slab != NULL:
         for index in range(slabs.made):
             free(slabs.slab[index].live)
+    host_unmap(slabs.lists, lists_bytes(slabs), LISTS_COLOUR)
     free(slabs.slab)
     free(slabs.table)
     free(slabs.size_class)
     slabs.slab = NULL
+    slabs.lists = NULL
     slabs.table = NULL
     slabs.size_class = NULL
+
+
+cdef inline size_t lists_bytes(const slabs_t* slabs) noexcept nogil:
+    return <size_t>OWNERS * (slabs.classes + 1) * sizeof(slab_lists_t)
 
 
 cdef int slabs_class(const slabs_t* slabs, size_t nbytes, size_t alignment) noexcept nogil:
@@ -74,14 +84,14 @@ cdef int search_class(const slabs_t* slabs, size_t nbytes) noexcept nogil:
     return low
 
 
-cdef size_t slabs_wanted(const slabs_t* slabs, int size_class) noexcept nogil:
-    cdef const size_class_t* group = &slabs.size_class[size_class]
-    cdef size_t used = group.size * group.slots_used        # doubles what the class holds
-    cdef size_t least = group.size * 8
-    return max(min(max(used, least), <size_t>SLAB_BYTES_MAX), group.size)
+cdef size_t slabs_wanted(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
+    cdef size_t size = slabs.size_class[size_class].size
+    cdef size_t used = size * slabs_of(slabs, owner, size_class).slots_used         # doubles what the class holds
+    return max(min(max(used, size * 8), <size_t>SLAB_BYTES_MAX), size)
 
 
-cdef uint32_t slabs_make(slabs_t* slabs, int size_class, size_t offset, size_t nbytes, uint32_t block) noexcept nogil:
+cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t offset, size_t nbytes, uint32_t block,
+                         uint32_t batch) noexcept nogil:
     cdef uint32_t index = slabs.spare if slabs.spare != NO_SLAB else slabs.made
     cdef size_class_t* group = &slabs.size_class[size_class]
     cdef slab_t* slab
@@ -89,42 +99,119 @@ cdef uint32_t slabs_make(slabs_t* slabs, int size_class, size_t offset, size_t n
     if not host_grow(<void**>&slabs.slab, sizeof(slab_t), &slabs.capacity, index + 1):
         return NO_SLAB
     slab = &slabs.slab[index]
-    slab.live = <uint64_t*>calloc(1, words * sizeof(uint64_t) + slots * sizeof(uint32_t))
+    slab.live = <uint64_t*>calloc(1, words * sizeof(uint64_t) + slots * sizeof(slot_t))
     if slab.live == NULL:
         return NO_SLAB
     if index == slabs.made:
         slabs.made += 1
     else:
         slabs.spare = slab.next
-    slab.slot = <uint32_t*>(slab.live + words)
+    slab.slot = <slot_t*>(slab.live + words)
     slab.offset = offset
     slab.bytes = <uint32_t>nbytes
-    slab.size_class = size_class
+    slab.size_class = <uint16_t>size_class
+    slab.owner = owner
+    slab.batch = batch
+    slab.birth = batch
     slab.slots = <uint32_t>slots
     slab.used = 0
+    slab.held = 0
     slab.free = NO_SLOT
     slab.fresh = 0
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
     class_cover(group, nbytes)
-    group.slabs += 1
-    group.empty = index         # its class had no free slot, so no empty slab either
-    list_push(slabs, index, SLAB_PARTIAL)
+    lists_of(slabs, slab).empty = index         # its owner's class had no free slot, so no empty slab either
+    lists_enter(slabs, index)
     return index
 
 
 cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
-    cdef size_class_t* group = &slabs.size_class[slab.size_class]
-    list_remove(slabs, index, slab_state(slab))
-    group.slabs -= 1
-    if group.empty == index:
-        group.empty = NO_SLAB
+    lists_leave(slabs, index)
     free(slab.live)
     slab.live = NULL
     slab.slots = 0
     slab.next = slabs.spare
     slabs.spare = index
+
+
+cdef size_t slab_take_allowed(slabs_t* slabs, uint32_t index, const view_t* view, size_t nbytes) noexcept nogil:
+    """Bring the slot to the front of the chain, unless it is one that was never handed out."""
+    cdef slab_t* slab = &slabs.slab[index]
+    cdef uint32_t before = NO_SLOT
+    cdef uint32_t slot = find_allowed(slab, view, &before)
+    cdef uint32_t chain = slab.free
+    cdef size_t offset
+    if slot == NO_SLOT:
+        return NO_SLOT
+    if slot == slab.fresh:
+        slab.free = NO_SLOT
+        offset = slab_take(slabs, index, nbytes)
+        slab.free = chain
+        return offset
+    if before != NO_SLOT:
+        slab.slot[before].value = slab.slot[slot].value
+        slab.slot[slot].value = chain
+        slab.free = slot
+    return slab_take(slabs, index, nbytes)
+
+
+cdef bint slab_has_allowed(const slabs_t* slabs, uint32_t index, const view_t* view) noexcept nogil:
+    cdef uint32_t before
+    return find_allowed(&slabs.slab[index], view, &before) != NO_SLOT
+
+
+cdef uint32_t find_allowed(const slab_t* slab, const view_t* view, uint32_t* before) noexcept nogil:
+    """Find a slot of the chain, with the one before it, else one that was never handed out."""
+    cdef uint32_t slot = slab.free
+    cdef int looked = 0
+    before[0] = NO_SLOT
+    while slot != NO_SLOT and looked < SLOT_CANDIDATES:
+        if view_allows(view, slab.owner, slab.slot[slot].batch):
+            return slot
+        before[0] = slot
+        slot = slab.slot[slot].value
+        looked += 1
+    if slab.fresh < slab.slots and view_allows(view, slab.owner, slab.birth):
+        return slab.fresh
+    return NO_SLOT
+
+
+cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t batch) noexcept nogil:
+    cdef slab_t* slab = &slabs.slab[index]
+    cdef slab_lists_t* lists = slabs_of(slabs, to, slab.size_class)
+    cdef uint32_t slot
+    if slab.used == 0 and slabs_empty(slabs, lists) != NO_SLAB:
+        return False
+    lists_leave(slabs, index)
+    slab.owner = to
+    slab.batch = batch
+    slab.birth = batch
+    for slot in range(slab.fresh):
+        slab.slot[slot].batch = batch
+    lists_enter(slabs, index)
+    if slab.used == 0:
+        lists.empty = index
+    return True
+
+
+cdef void lists_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
+    cdef const slab_t* slab = &slabs.slab[index]
+    cdef slab_lists_t* lists = lists_of(slabs, slab)
+    lists.slabs += 1
+    lists.slots_used += slab.used
+    list_push(slabs, index, slab_state(slab))
+
+
+cdef void lists_leave(slabs_t* slabs, uint32_t index) noexcept nogil:
+    cdef const slab_t* slab = &slabs.slab[index]
+    cdef slab_lists_t* lists = lists_of(slabs, slab)
+    lists.slabs -= 1
+    lists.slots_used -= slab.used
+    if lists.empty == index:
+        lists.empty = NO_SLAB
+    list_remove(slabs, index, slab_state(slab))
 
 
 cdef void slab_relist(slabs_t* slabs, uint32_t index, slab_list_t old, slab_list_t new) noexcept nogil:
@@ -159,7 +246,7 @@ cdef uint32_t next_colour(slabs_t* slabs, size_t slack) noexcept nogil:
 
 cdef void list_push(slabs_t* slabs, uint32_t index, slab_list_t state) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
-    cdef uint32_t* head = &slabs.size_class[slab.size_class].head[state]
+    cdef uint32_t* head = &lists_of(slabs, slab).head[state]
     slab.next = head[0]
     slab.prev = NO_SLAB
     if head[0] != NO_SLAB:
@@ -174,48 +261,51 @@ cdef void list_remove(slabs_t* slabs, uint32_t index, slab_list_t state) noexcep
     if slab.prev != NO_SLAB:
         slabs.slab[slab.prev].next = slab.next
     else:
-        slabs.size_class[slab.size_class].head[state] = slab.next
+        lists_of(slabs, slab).head[state] = slab.next
 
 
 cdef const char* slabs_check(const slabs_t* slabs) noexcept nogil:
-    cdef int index
+    cdef int owner, index
     cdef const char* broken
-    for index in range(slabs.classes):
-        broken = class_check(slabs, &slabs.size_class[index], index)
-        if broken != NULL:
-            return broken
+    for owner in range(slabs.owners):
+        for index in range(slabs.classes):
+            broken = lists_check(slabs, <owner_t>owner, index)
+            if broken != NULL:
+                return broken
     return NULL
 
 
-cdef const char* class_check(const slabs_t* slabs, const size_class_t* group, uint32_t number) noexcept nogil:
+cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
+    cdef const slab_lists_t* lists = slabs_of(slabs, owner, size_class)
     cdef size_t used = 0
     cdef uint32_t count = 0, at, prev
     cdef int state
     cdef const char* broken
     for state in range(SLAB_LISTS):
-        at, prev = group.head[state], NO_SLAB
+        at, prev = lists.head[state], NO_SLAB
         while at != NO_SLAB:
-            broken = slab_check(&slabs.slab[at], group, number, state, prev)
+            if slabs.slab[at].owner != owner or slabs.slab[at].size_class != size_class:
+                return b"slab: on the list of another owner or class"
+            broken = slab_check(&slabs.slab[at], slabs.size_class[size_class].size, state, prev)
             if broken != NULL:
                 return broken
-            if slabs.slab[at].used == 0 and at != group.empty:
-                return b"slab: an empty slab is not the one that its class names"
+            if slabs.slab[at].used == 0 and at != lists.empty:
+                return b"slab: an empty slab is not the one that its lists name"
             used += slabs.slab[at].used
             count += 1
-            if count > group.slabs:
+            if count > lists.slabs:
                 return b"slab: a list holds more slabs than its class"
             at, prev = slabs.slab[at].next, at
-    if count != group.slabs or used != group.slots_used:
+    if count != lists.slabs or used != lists.slots_used:
         return b"slab: the lists do not add up to the class"
     return NULL
 
 
-cdef const char* slab_check(const slab_t* slab, const size_class_t* group, uint32_t number, int state,
-                            uint32_t prev) noexcept nogil:
+cdef const char* slab_check(const slab_t* slab, size_t size, int state, uint32_t prev) noexcept nogil:
     cdef uint32_t live = 0, chain = 0, word, slot = slab.free
-    if slab.size_class != number or slab_state(slab) != state or slab.prev != prev:
+    if slab_state(slab) != state or slab.prev != prev:
         return b"slab: on the wrong list"
-    if slab.colour + slab.slots * group.size > slab.bytes:
+    if slab.colour + slab.slots * size > slab.bytes:
         return b"slab: the slots do not fit"
     for word in range((slab.slots + 63) // 64):
         live += popcount64(slab.live[word])
@@ -225,7 +315,7 @@ cdef const char* slab_check(const slab_t* slab, const size_class_t* group, uint3
         chain += 1
         if chain > slab.slots:
             return b"slab: the chain of free slots has a cycle"
-        slot = slab.slot[slot]
-    if live != slab.used or live + chain != slab.fresh or slab.fresh > slab.slots:
+        slot = slab.slot[slot].value
+    if live + slab.held != slab.used or slab.used + chain != slab.fresh or slab.fresh > slab.slots:
         return b"slab: slots used + slots free != slots"
     return NULL

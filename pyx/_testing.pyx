@@ -11,21 +11,24 @@ from libc.string cimport memset
 
 from cuda_pool._api cimport Pool
 from cuda_pool._buddy cimport (
-    BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_destroy, buddy_free, buddy_free_above,
-    buddy_free_below, buddy_hold, buddy_init, buddy_largest, buddy_metadata, buddy_release, buddy_t)
+    BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_could_join, buddy_destroy, buddy_free,
+    buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest, buddy_metadata,
+    buddy_pass_on, buddy_release, buddy_rename, buddy_t)
 from cuda_pool._gate cimport status_raise
 from cuda_pool._mid cimport (
-    MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_destroy, mid_edge,
-    mid_extend, mid_find, mid_free, mid_init, mid_largest, mid_reserve, mid_shrink, mid_t, mid_take)
-from cuda_pool._pool cimport (
-    pool_alloc, pool_check, pool_free, pool_size_of, pool_t)
+    MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
+    mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
+    mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_t, mid_take)
+from cuda_pool._owner cimport NOBODY, OWNERS, owner_t, view_t
+from cuda_pool._pool cimport pool_alloc, pool_check, pool_free, pool_ignore_streams, pool_size_of
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
     segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
-    slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_t, slabs_unmake,
-    slabs_wanted, slot_is_live)
+    slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass_on,
+    slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -59,24 +62,52 @@ cdef class Buddy:
     def metadata(self):
         return buddy_metadata(&self.buddy)
 
-    def alloc(self, uint32_t units, int order=0):
-        return or_none(buddy_alloc(&self.buddy, units, order), NO_BLOCK)
+    @property
+    def owned(self):
+        return self.buddy.owned
 
-    def free(self, uint32_t block, uint32_t units):
-        buddy_free(&self.buddy, block, units)
+    def alloc(self, uint32_t units, int order=0, owner_t owner=NOBODY):
+        return or_none(buddy_alloc(&self.buddy, owner, units, order), NO_BLOCK)
+
+    def free(self, uint32_t block, uint32_t units, owner_t owner=NOBODY, uint32_t batch=0):
+        self.buddy.owners = max(self.buddy.owners, <int>owner + 1)
+        buddy_free(&self.buddy, block, units, owner, batch)
+
+    def pass_on(self, owner_t owner, uint32_t limit, owner_t to=NOBODY, uint32_t batch=0):
+        self.buddy.owners = max(self.buddy.owners, <int>to + 1)
+        buddy_pass_on(&self.buddy, owner, limit, to, batch)
+
+    def rename(self, owner_t owner, owner_t to, uint32_t batch):
+        buddy_rename(&self.buddy, owner, to, batch)
+
+    def join(self, owner_t owner, uint32_t batch, limits):
+        cdef view_t view = view_of(owner, batch, limits)
+        self.buddy.owners = max(self.buddy.owners, <int>owner + 1)
+        buddy_join(&self.buddy, &view)
+
+    def could_join(self, owner_t owner, uint32_t batch, limits, uint32_t units):
+        cdef view_t view = view_of(owner, batch, limits)
+        return bool(buddy_could_join(&self.buddy, &view, units))
 
     def hold(self, uint32_t block, uint32_t units, uint32_t slack):
         buddy_hold(&self.buddy, block, units, slack)
 
-    def release(self, uint32_t block):
-        buddy_release(&self.buddy, block)
+    def release(self, uint32_t block, owner_t owner=NOBODY, uint32_t batch=0):
+        self.buddy.owners = max(self.buddy.owners, <int>owner + 1)
+        buddy_release(&self.buddy, block, owner, batch)
+
+    def origin(self, uint32_t block):
+        """Return (owner, batch) of what a run was cut from, or of a free block."""
+        return self.buddy.entry[block].owner, self.buddy.entry[block].batch
 
     def held(self, uint32_t block):
         """Return (units, slack) of a held run."""
-        return self.buddy.entry[block].live.units, self.buddy.entry[block].live.slack
+        return self.buddy.entry[block].role.live.units, self.buddy.entry[block].role.live.slack
 
-    def claim(self, uint32_t block, uint32_t units):
-        return bool(buddy_claim(&self.buddy, block, units))
+    def claim(self, uint32_t block, uint32_t units, owner_t owner=NOBODY):
+        """Return whether all of it was the owner's."""
+        cdef uint32_t batch = 0
+        return bool(buddy_claim(&self.buddy, owner, block, units, &batch))
 
     def free_below(self, uint32_t end):
         return buddy_free_below(&self.buddy, end)
@@ -84,19 +115,21 @@ cdef class Buddy:
     def free_above(self, uint32_t start):
         return buddy_free_above(&self.buddy, start)
 
-    def largest(self):
-        return buddy_largest(&self.buddy)
+    def largest(self, owner_t owner=NOBODY):
+        return buddy_largest(&self.buddy, owner)
 
-    def free_blocks(self):
-        """Return (block, order) of every free block, each list from its head on."""
-        return [(block, order) for order in range(BUDDY_ORDERS) for block in self.free_list(order)]
+    def free_blocks(self, owner_t owner=NOBODY):
+        """Return (block, order) of every free block of an owner, each list from its head on."""
+        return [(block, order) for order in range(BUDDY_ORDERS) for block in self.free_list(order, owner)]
 
-    def free_list(self, int order):
-        cdef uint32_t block = self.buddy.free_list[order]
+    def free_list(self, int order, owner_t owner=NOBODY):
+        cdef uint32_t block = NO_BLOCK
+        if self.buddy.lists[owner].nonempty >> order & 1:
+            block = self.buddy.lists[owner].head[order]
         blocks = []
         while block != NO_BLOCK:
             blocks.append(block)
-            block = self.buddy.entry[block].free.next
+            block = self.buddy.entry[block].role.free.next
         return blocks
 
     def check(self):
@@ -137,30 +170,64 @@ cdef class Mid:
         if not mid_reserve(&self.mid, records):
             raise MemoryError
 
-    def find(self, uint32_t size, int align=0, uint32_t bias=0):
-        return or_none(mid_find(&self.mid, size, align, bias), NO_MID)
+    @property
+    def owned(self):
+        return self.mid.owned
+
+    def find(self, uint32_t size, int align=0, uint32_t bias=0, owner_t owner=NOBODY):
+        return or_none(mid_find(&self.mid, owner, size, align, bias), NO_MID)
+
+    def find_allowed(self, owner_t owner, uint32_t batch, limits, uint32_t size, int align=0, uint32_t bias=0):
+        cdef view_t view = view_of(owner, batch, limits)
+        return or_none(mid_find_allowed(&self.mid, &view, size, align, bias), NO_MID)
+
+    def join(self, owner_t owner, uint32_t batch, limits, uint32_t size, int align=0, uint32_t bias=0):
+        cdef view_t view = view_of(owner, batch, limits)
+        self.mid.owners = max(self.mid.owners, <int>owner + 1)
+        could = bool(mid_could_join(&self.mid, &view, size, align, bias))
+        found = or_none(mid_join(&self.mid, &view, size, align, bias), NO_MID)
+        assert could == (found is not None)
+        return found
+
+    def adopt(self, owner_t owner, uint32_t batch, limits):
+        cdef view_t view = view_of(owner, batch, limits)
+        self.mid.owners = max(self.mid.owners, <int>owner + 1)
+        mid_adopt(&self.mid, &view)
+
+    def pass_on(self, owner_t owner, uint32_t limit, owner_t to=NOBODY, uint32_t batch=0):
+        self.mid.owners = max(self.mid.owners, <int>to + 1)
+        mid_pass_on(&self.mid, owner, limit, to, batch)
+
+    def rename(self, owner_t owner, owner_t to, uint32_t batch):
+        mid_rename(&self.mid, owner, to, batch)
+
+    def origin(self, uint32_t index):
+        """Return (owner, batch) of a free block, or of what a live one was cut from."""
+        return self.mid.block[index].owner, self.mid.block[index].batch
 
     def take(self, uint32_t found, uint32_t size, int align=0, uint32_t bias=0, state="used"):
         """Reserve two records, then ``mid_take``."""
         self.reserve(2)
         return mid_take(&self.mid, found, size, align, bias, key_of(MID_STATES, state))
 
-    def free(self, uint32_t index):
-        mid_free(&self.mid, index)
+    def free(self, uint32_t index, owner_t owner=NOBODY, uint32_t batch=0):
+        self.mid.owners = max(self.mid.owners, <int>owner + 1)
+        mid_free(&self.mid, index, owner, batch)
 
-    def extend(self, uint32_t size):
+    def extend(self, uint32_t size, owner_t owner=NOBODY, uint32_t batch=0):
         """Reserve one record, then ``mid_extend``."""
         self.reserve(1)
-        mid_extend(&self.mid, size)
+        self.mid.owners = max(self.mid.owners, <int>owner + 1)
+        mid_extend(&self.mid, size, owner, batch)
 
-    def edge(self):
-        return mid_edge(&self.mid)
+    def edge(self, owner_t owner=NOBODY):
+        return mid_edge(&self.mid, owner)
 
     def shrink(self, uint32_t size):
         mid_shrink(&self.mid, size)
 
-    def largest(self):
-        return mid_largest(&self.mid)
+    def largest(self, owner_t owner=NOBODY):
+        return mid_largest(&self.mid, owner)
 
     def block(self, uint32_t index):
         """Return (offset, size, state) of a block."""
@@ -177,12 +244,12 @@ cdef class Mid:
         return found
 
     def tries(self):
-        """Return, for every trie that is not empty, the number of its blocks and its greatest depth."""
+        """Return, for every trie of nobody's that is not empty, the number of its blocks and its greatest depth."""
         found = {}
         for row in range(MID_ROWS):
             for column in range(MID_COLUMNS):
-                if self.mid.root[row][column] != NO_MID:
-                    found[row, column] = self.trie(self.mid.root[row][column])
+                if self.mid.bins[NOBODY].root[row][column] != NO_MID:
+                    found[row, column] = self.trie(self.mid.bins[NOBODY].root[row][column])
         return found
 
     def trie(self, uint32_t root):
@@ -222,14 +289,17 @@ cdef class Slabs:
     def size_class(self, size_t nbytes, size_t alignment=1):
         return or_none(slabs_class(&self.slabs, nbytes, alignment), -1)
 
-    def wanted(self, int size_class):
-        return slabs_wanted(&self.slabs, size_class)
+    def wanted(self, int size_class, owner_t owner=NOBODY):
+        return slabs_wanted(&self.slabs, owner, size_class)
 
-    def available(self, int size_class):
-        return or_none(slabs_available(&self.slabs.size_class[size_class]), NO_SLAB)
+    def available(self, int size_class, owner_t owner=NOBODY):
+        return or_none(slabs_available(slabs_of(&self.slabs, owner, size_class)), NO_SLAB)
 
-    def make(self, int size_class, size_t offset, size_t nbytes, uint32_t block=0):
-        cdef uint32_t index = slabs_make(&self.slabs, size_class, offset, nbytes, block)
+    def make(self, int size_class, size_t offset, size_t nbytes, uint32_t block=0, owner_t owner=NOBODY,
+             uint32_t batch=0):
+        cdef uint32_t index
+        self.slabs.owners = max(self.slabs.owners, <int>owner + 1)
+        index = slabs_make(&self.slabs, owner, size_class, offset, nbytes, block, batch)
         if index == NO_SLAB:
             raise MemoryError
         return index
@@ -247,10 +317,23 @@ cdef class Slabs:
         return bool(slot_is_live(&self.slabs.slab[index], slot))
 
     def requested(self, uint32_t index, uint32_t slot):
-        return self.slabs.slab[index].slot[slot]
+        return self.slabs.slab[index].slot[slot].value
 
     def give_back(self, uint32_t index, uint32_t slot):
         return bool(slab_return(&self.slabs, index, slot))
+
+    def pass_on(self, uint32_t index, owner_t to, uint32_t batch=0):
+        self.slabs.owners = max(self.slabs.owners, <int>to + 1)
+        return bool(slabs_pass_on(&self.slabs, index, to, batch))
+
+    def hold(self, uint32_t index, uint32_t slot):
+        slot_hold(&self.slabs, index, slot)
+
+    def retake(self, uint32_t index, uint32_t slot, size_t nbytes):
+        slot_retake(&self.slabs, index, slot, nbytes)
+
+    def release(self, uint32_t index, uint32_t slot):
+        return bool(slot_release(&self.slabs, index, slot))
 
     def slab(self, uint32_t index):
         """Return the fields of a slab as a dict."""
@@ -258,20 +341,20 @@ cdef class Slabs:
         return {"offset": slab.offset, "bytes": slab.bytes, "size_class": slab.size_class, "slots": slab.slots,
                 "used": slab.used, "fresh": slab.fresh, "block": slab.block, "colour": slab.colour}
 
-    def lists(self, int size_class):
-        """Return the slabs of a class, by the list that they are on, each from its head on; the empty one apart."""
+    def lists(self, int size_class, owner_t owner=NOBODY):
+        """Return an owner's slabs of a class, by the list that they are on, from its head on; the empty one apart."""
         cdef uint32_t index
         found = {"partial": [], "full": [], "empty": []}
         for state in range(SLAB_LISTS):
-            index = self.slabs.size_class[size_class].head[state]
+            index = slabs_of(&self.slabs, owner, size_class).head[state]
             while index != NO_SLAB:
                 name = SLAB_STATES[state] if self.slabs.slab[index].used else "empty"
                 found[name].append(index)
                 index = self.slabs.slab[index].next
         return found
 
-    def slots_used(self, int size_class):
-        return self.slabs.size_class[size_class].slots_used
+    def slots_used(self, int size_class, owner_t owner=NOBODY):
+        return slabs_of(&self.slabs, owner, size_class).slots_used
 
     def check(self):
         assert_valid(slabs_check(&self.slabs))
@@ -317,7 +400,7 @@ cdef class Segment:
     def alloc(self, size_t nbytes, size_t alignment=256):
         """Return (offset, used bytes), or None."""
         cdef size_t offset = 0, used = 0
-        cdef int status = segment_alloc(&self.segment, nbytes, alignment, &offset, &used)
+        cdef int status = segment_alloc(&self.segment, NOBODY, nbytes, alignment, &offset, &used)
         if status == STATUS_HOST_MEMORY:
             raise MemoryError
         return (offset, used) if status == STATUS_OK else None
@@ -332,7 +415,7 @@ cdef class Segment:
         cdef place_t place
         if segment_find(&self.segment, offset, &place) != STATUS_OK:
             raise KeyError(offset)
-        segment_free(&self.segment, &place)
+        segment_free(&self.segment, &place, NOBODY, 0)
 
     def largest_free(self):
         return segment_largest_free(&self.segment)
@@ -549,3 +632,19 @@ cdef inline uint64_t random_next(load_t* load) noexcept nogil:
     load.random ^= load.random << 25
     load.random ^= load.random >> 27
     return load.random * <uint64_t>0x2545F4914F6CDD1D
+
+
+def ignore_streams(Pool pool not None):
+    """Let the pool treat every asynchronous free as a plain one from now on: what a pool without ordering would do."""
+    pool_ignore_streams(pool.handle)
+
+
+cdef view_t view_of(owner_t owner, uint32_t batch, limits):
+    """What `owner` may use: {owner: last batch}, and what is nobody's or its own."""
+    cdef view_t view
+    memset(&view, 0, sizeof(view))
+    view.owner = owner
+    view.batch = batch
+    for other, limit in limits.items():
+        view.limit[<int>other] = limit
+    return view

@@ -9,6 +9,8 @@ import sys
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+import cuda_pool as cp
+
 EFFORT = int(os.environ.get("CUDA_POOL_TEST_EFFORT", "1"))
 
 
@@ -43,6 +45,31 @@ def comparable(stats, *without):
     """Return statistics as a dict, without what changes by itself: others use a real device, and asking is a call."""
     left_out = {"device_free", "device_total", "upstream_calls", *without}
     return {name: value for name, value in vars(stats).items() if name not in left_out}
+
+
+class CheckedPool(cp.Pool):
+    """A pool that checks itself after every step."""
+
+    def alloc(self, *args, **kwargs):
+        return self.checked(super().alloc, *args, **kwargs)
+
+    def free(self, *args):
+        self.checked(super().free, *args)
+
+    def free_async(self, *args):
+        self.checked(super().free_async, *args)
+
+    def record_use(self, *args):
+        self.checked(super().record_use, *args)
+
+    def forget_stream(self, *args):
+        self.checked(super().forget_stream, *args)
+
+    def checked(self, method, *args, **kwargs):
+        try:
+            return method(*args, **kwargs)
+        finally:
+            self.check()
 
 
 class UnitsModel:

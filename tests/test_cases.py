@@ -15,35 +15,13 @@ import cuda_pool as cp
 from cuda_pool import _testing, sim
 from cuda_pool.trace import Trace
 
-from .models import TrieModel, comparable, forked
+from .models import CheckedPool, TrieModel, comparable, forked
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 # The defaults, the textbook pool, and pools in which one tier does it all.
 ROUTES = [{}, {"mid_max": "1MiB"}, {"mid_max": 0}, {"slab_max": 0}, {"slab_max": 0, "mid_max": 0}]
-
-
-class CheckedPool(cp.Pool):
-    """A pool that checks itself after every step."""
-
-    def alloc(self, *args, **kwargs):
-        try:
-            return super().alloc(*args, **kwargs)
-        finally:
-            self.check()
-
-    def free(self, ptr):
-        try:
-            super().free(ptr)
-        finally:
-            self.check()
-
-    def free_async(self, *args):
-        try:
-            super().free_async(*args)
-        finally:
-            self.check()
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+"""What a pool asks the driver: never under its lock, always with its device current, and counted."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
+from cuda_pool._owner cimport owner_t
+from cuda_pool._state cimport leaving_t, pool_t
+
+# Each returns a status.
+cdef int ask_region(pool_t* pool) noexcept nogil
+cdef int ask_region_back(pool_t* pool) noexcept nogil
+cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
+cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil
+# Wait for everything queued on a stream, or for all work of the device.
+cdef int ask_stream_done(pool_t* pool, cudaStream_t stream) noexcept nogil
+cdef int ask_device_done(pool_t* pool) noexcept nogil
+cdef int ask_stream_id(pool_t* pool, cudaStream_t stream, uint64_t* id) noexcept nogil
+# Is it safe to queue something there? An error of the question counts as no: another stream's capture may forbid it.
+cdef bint ask_is_open(pool_t* pool, cudaStream_t stream) noexcept nogil
+# Record an event, a spare one or a new one.
+cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexcept nogil
+cdef int ask_is_over(pool_t* pool, cudaEvent_t event, bint* over) noexcept nogil
+cdef int ask_event_done(pool_t* pool, cudaEvent_t event) noexcept nogil
+cdef int ask_wait(pool_t* pool, cudaStream_t stream, cudaEvent_t event) noexcept nogil
+# Keep an event for its next use, or destroy it where there is no room; NULL does nothing.
+cdef void ask_keep_event(pool_t* pool, cudaEvent_t event) noexcept nogil
+cdef void ask_no_events(pool_t* pool) noexcept nogil            # destroy those that were kept
+cdef const char* ask_call_name(int call) noexcept nogil

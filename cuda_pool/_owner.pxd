@@ -1,0 +1,34 @@
+"""Who may reuse free memory at once: nobody in particular, hence anyone, or the stream in whose order it was freed.
+
+A stream that frees asynchronously is known by a small number, its owner index. What it frees carries that number and
+the batch of the free: the number of events that the pool had recorded by then. The block is anyone's once an event that
+was recorded on the owner later, and so covers the batch, is over.
+"""
+
+from libc.stdint cimport int32_t, uint16_t, uint32_t
+
+ctypedef uint16_t owner_t
+
+cdef enum:
+    NOBODY = 0
+    LEGACY = 1                      # the legacy default stream
+    OWNERS = 256                    # indices below; one stream or capture each
+
+# What may be used by one that asks: memory of owner x if its batch is at most limit[x]. Batches count from 1.
+ctypedef struct view_t:
+    owner_t owner                   # who asks: all of its own memory may be used
+    uint32_t batch                  # of what becomes its own
+    uint32_t limit[OWNERS]
+
+
+cdef inline bint batch_within(uint32_t batch, uint32_t limit) noexcept nogil:
+    """Is batch <= limit? They are less than 2**31 apart."""
+    return <int32_t>(limit - batch) >= 0
+
+
+cdef inline uint32_t later_batch(uint32_t one, uint32_t other) noexcept nogil:
+    return one if batch_within(other, one) else other
+
+
+cdef inline bint view_allows(const view_t* view, owner_t owner, uint32_t batch) noexcept nogil:
+    return owner == NOBODY or owner == view.owner or batch_within(batch, view.limit[owner])

@@ -1,0 +1,165 @@
+"""The struct of a pool, its lock, and what is done under the lock."""
+
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+
+from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_t
+from cuda_pool._held cimport helds_t
+from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
+from cuda_pool._order cimport order_t
+from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
+from cuda_pool._segment cimport TIERS, place_t, segment_alloc, segment_t, tier_stats_t
+from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_OUT_OF_MEMORY
+from cuda_pool._uses cimport uses_t
+
+# Driver calls that are counted; pool_call_name() names them.
+ctypedef int upstream_t
+
+cdef enum:                      # upstream_t
+    UPSTREAM_SET_DEVICE = 0
+    UPSTREAM_MALLOC
+    UPSTREAM_FREE
+    UPSTREAM_MEM_GET_INFO
+    UPSTREAM_MEMSET
+    UPSTREAM_SYNCHRONIZE
+    UPSTREAM_DEVICE_SYNCHRONIZE
+    UPSTREAM_EVENT_CREATE
+    UPSTREAM_EVENT_RECORD
+    UPSTREAM_EVENT_QUERY
+    UPSTREAM_EVENT_SYNCHRONIZE
+    UPSTREAM_EVENT_DESTROY
+    UPSTREAM_WAIT_EVENT
+    UPSTREAM_GET_ID
+    UPSTREAM_IS_CAPTURING
+    UPSTREAM_CALLS
+
+# When memory that was freed on one stream goes to another one.
+ctypedef int reuse_t
+
+cdef enum:                      # reuse_t
+    REUSE_WAIT = 0                  # behind a wait that is put on the other stream
+    REUSE_QUERY                     # once its work is seen to be over
+    REUSE_NEVER                     # only when nothing else is left
+
+# A block that a free has found and that is still waited for or overwritten: on the stack of that call, and no longer
+# live for any other. The pool stays open until there is none.
+ctypedef struct leaving_t:
+    void* ptr
+    size_t used                     # bytes
+    leaving_t* next
+
+# `lock` guards every field from `closed` down; those above are set once, by pool_open(). `slow` is held, before `lock`,
+# by calls that ask the driver about streams: it keeps events and the identity of streams as they are meanwhile.
+# Invariants, asserted by pool_check():
+#   requested <= used <= reserved <= capacity;  each is at most its high-water mark
+#   used, requested == sums over the tiers;  alloc_count - free_count == live blocks
+#   helds.bytes == segment.held
+ctypedef struct pool_t:
+    lock_t lock
+    unsigned generation             # number of forks before it was opened
+    const driver_t* driver
+    int device                      # what cudaSetDevice takes
+    bint scrub                      # overwrite freed memory with zeros
+    reuse_t reuse
+    void* region                    # as cudaMalloc returned it
+    size_t reserved                 # bytes of the region
+    size_t base                     # its first address that is a multiple of MID_UNIT
+    size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
+    lock_t slow
+    bint closed
+    segment_t segment
+    size_t used
+    size_t used_high
+    size_t requested
+    size_t requested_high
+    size_t alloc_count
+    size_t free_count
+    size_t oom_count
+    leaving_t* leaving
+    order_t order
+    helds_t helds
+    uses_t uses
+    cudaEvent_t* spare_event        # events that are recorded nowhere
+    uint32_t spare_capacity
+    uint32_t spares
+    uint32_t waits                  # calls that wait for the driver with `slow` given up for the while
+    bint unordered                  # treat free_async as free: for tests of the race detector
+    size_t upstream[UPSTREAM_CALLS]
+
+cdef unsigned fork_generation() noexcept nogil
+
+# Serve a request from a slot that the stream freed in another stream's slab.
+cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil
+# Serve a request from other owners' memory too, as far as the work behind it is done or waited for.
+cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil
+# Let a block just allocated be the capture's, freed or not.
+cdef void claim_locked(pool_t* pool, owner_t owner, size_t offset) noexcept nogil
+cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil
+cdef int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil
+cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil
+cdef int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil
+cdef bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil
+# Give back what is done: to nobody.
+cdef void settle_locked(pool_t* pool) noexcept nogil
+# Give held blocks that the view allows to the asker.
+cdef void unhold_locked(pool_t* pool, const view_t* view) noexcept nogil
+# Let nothing of an owner's be left, so that its record can be given back: to another stream, or to nobody.
+cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
+cdef const char* state_check(const pool_t* pool) noexcept nogil
+
+
+cdef inline int enter(pool_t* pool) noexcept nogil:
+    """Take the lock of an open pool; on any other status it is not held."""
+    if pool.generation != fork_generation():    # first: another thread of the parent may have held the lock at the fork
+        return STATUS_FORKED
+    lock_acquire(&pool.lock)
+    if not pool.closed:
+        return STATUS_OK
+    lock_release(&pool.lock)
+    return STATUS_CLOSED
+
+
+cdef inline void leave(pool_t* pool) noexcept nogil:
+    lock_release(&pool.lock)
+
+
+cdef inline void count_alloc(pool_t* pool, size_t nbytes, size_t used) noexcept nogil:
+    pool.alloc_count += 1
+    pool.used += used
+    pool.requested += nbytes
+    pool.used_high = max(pool.used_high, pool.used)
+    pool.requested_high = max(pool.requested_high, pool.requested)
+
+
+cdef inline void count_free(pool_t* pool, const place_t* place) noexcept nogil:
+    pool.free_count += 1
+    pool.used -= place.used
+    pool.requested -= place.requested
+
+
+cdef inline owner_t captured(const pool_t* pool, owner_t owner) noexcept nogil:
+    """The owner that stands in for a stream while it is captured."""
+    cdef owner_t capture = pool.order.stream[owner].capture
+    return capture if capture != NOBODY else owner
+
+
+cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    """Serve a request of at least 1 byte without the driver: what the stream may use, then what it may use of others."""
+    cdef size_t offset = 0, used = 0
+    cdef int status
+    if pool.helds.bytes != 0 and retake_locked(pool, owner, nbytes, alignment, ptr):
+        return STATUS_OK
+    status = segment_alloc(&pool.segment, owner, nbytes, alignment, &offset, &used)
+    if status != STATUS_OK:
+        if status == STATUS_OUT_OF_MEMORY and is_shared(pool):
+            status = alloc_shared_locked(pool, owner, nbytes, alignment, ptr)
+        return status
+    count_alloc(pool, nbytes, used)
+    ptr[0] = <void*>(pool.base + offset)
+    if pool.order.captures != 0:
+        claim_locked(pool, owner, offset)
+    return STATUS_OK
+
+
+cdef inline bint is_shared(const pool_t* pool) noexcept nogil:
+    """Is there memory that one stream has and another may get?"""
+    return pool.order.streams > LEGACY + 1 or pool.segment.mid.owned != 0 or pool.segment.buddy.owned != 0

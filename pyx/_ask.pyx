@@ -1,0 +1,204 @@
+"""What a pool asks the driver."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free
+
+from cuda_pool._driver cimport (
+    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, device_enter, device_leave)
+from cuda_pool._hostmem cimport host_grow
+from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._state cimport (
+    UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_EVENT_CREATE, UPSTREAM_EVENT_DESTROY, UPSTREAM_EVENT_QUERY,
+    UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
+    UPSTREAM_MALLOC, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_SYNCHRONIZE,
+    UPSTREAM_WAIT_EVENT, enter, leave, upstream_t)
+from cuda_pool._status cimport STATUS_OK, status_code, status_cuda
+
+cdef enum:
+    cudaEventDisableTiming = 2          # cheaper, and all that is needed
+    cudaStreamCaptureStatusNone = 0
+
+cdef const char** call_names = [
+    "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync", "cudaStreamSynchronize",
+    "cudaDeviceSynchronize", "cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
+    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing"]
+
+
+cdef int ask_region(pool_t* pool) noexcept nogil:
+    """The pool is not open yet."""
+    cdef int previous = 0
+    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    if error != 0:
+        return status_cuda(error, UPSTREAM_SET_DEVICE)
+    return ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
+
+
+cdef int ask_region_back(pool_t* pool) noexcept nogil:
+    """The pool is closed."""
+    cdef int previous = 0
+    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    if error != 0:
+        return status_cuda(error, UPSTREAM_SET_DEVICE)
+    return ask_end(pool, previous, pool.driver.cudaFree(pool.region), UPSTREAM_FREE)
+
+
+cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaMemGetInfo(free, total), UPSTREAM_MEM_GET_INFO)
+    return status
+
+
+cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaMemsetAsync(block.ptr, 0, block.used, stream),
+                         UPSTREAM_MEMSET)
+    return status
+
+
+cdef int ask_stream_done(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status != STATUS_OK:
+        return status
+    status = ask_end(pool, previous, pool.driver.cudaStreamSynchronize(stream), UPSTREAM_SYNCHRONIZE)
+    if status_code(status) != cudaErrorInvalidResourceHandle:
+        return status
+    # The stream was destroyed before its pool heard of it: all work of the device includes what it had queued.
+    return ask_device_done(pool)
+
+
+cdef int ask_device_done(pool_t* pool) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaDeviceSynchronize(), UPSTREAM_DEVICE_SYNCHRONIZE)
+    return status
+
+
+cdef int ask_stream_id(pool_t* pool, cudaStream_t stream, uint64_t* id) noexcept nogil:
+    cdef int previous = 0
+    cdef unsigned long long number = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaStreamGetId(stream, &number), UPSTREAM_GET_ID)
+    id[0] = number
+    return status
+
+
+cdef bint ask_is_open(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    cdef int previous = 0, capturing = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaStreamIsCapturing(stream, &capturing), UPSTREAM_IS_CAPTURING)
+    return status == STATUS_OK and capturing == cudaStreamCaptureStatusNone
+
+
+cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status != STATUS_OK:
+        return status
+    event[0] = spare_event(pool)
+    if event[0] == NULL:
+        status = count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming), UPSTREAM_EVENT_CREATE)
+    if status == STATUS_OK:
+        status = count(pool, pool.driver.cudaEventRecord(event[0], stream), UPSTREAM_EVENT_RECORD)
+        if status != STATUS_OK:
+            ask_keep_event(pool, event[0])
+    device_leave(pool.driver, pool.device, previous)
+    return status
+
+
+cdef cudaEvent_t spare_event(pool_t* pool) noexcept nogil:
+    cdef cudaEvent_t event = NULL
+    lock_acquire(&pool.lock)
+    if pool.spares != 0:
+        pool.spares -= 1
+        event = pool.spare_event[pool.spares]
+    lock_release(&pool.lock)
+    return event
+
+
+cdef int ask_is_over(pool_t* pool, cudaEvent_t event, bint* over) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    over[0] = False
+    if status != STATUS_OK:
+        return status
+    status = ask_end(pool, previous, pool.driver.cudaEventQuery(event), UPSTREAM_EVENT_QUERY)
+    over[0] = status == STATUS_OK
+    return STATUS_OK if status_code(status) == cudaErrorNotReady else status
+
+
+cdef int ask_event_done(pool_t* pool, cudaEvent_t event) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaEventSynchronize(event), UPSTREAM_EVENT_SYNCHRONIZE)
+    return status
+
+
+cdef int ask_wait(pool_t* pool, cudaStream_t stream, cudaEvent_t event) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaStreamWaitEvent(stream, event, 0), UPSTREAM_WAIT_EVENT)
+    return status
+
+
+cdef void ask_keep_event(pool_t* pool, cudaEvent_t event) noexcept nogil:
+    cdef bint kept
+    if event == NULL:
+        return
+    lock_acquire(&pool.lock)
+    kept = host_grow(<void**>&pool.spare_event, sizeof(cudaEvent_t), &pool.spare_capacity, pool.spares + 1)
+    if kept:
+        pool.spare_event[pool.spares] = event
+        pool.spares += 1
+    lock_release(&pool.lock)
+    if not kept:
+        count(pool, pool.driver.cudaEventDestroy(event), UPSTREAM_EVENT_DESTROY)
+
+
+cdef void ask_no_events(pool_t* pool) noexcept nogil:
+    """The pool is closed; a destroyed event that is still waited for on the device stays until then."""
+    cdef int previous = 0
+    cdef uint32_t at
+    if pool.spares != 0 and device_enter(pool.driver, pool.device, &previous) == 0:
+        for at in range(pool.spares):
+            count(pool, pool.driver.cudaEventDestroy(pool.spare_event[at]), UPSTREAM_EVENT_DESTROY)
+        device_leave(pool.driver, pool.device, previous)
+    free(pool.spare_event)
+    pool.spare_event = NULL
+    pool.spares = 0
+    pool.spare_capacity = 0
+
+
+cdef const char* ask_call_name(int call) noexcept nogil:
+    return call_names[call]
+
+
+cdef int ask_begin(pool_t* pool, int* previous) noexcept nogil:
+    """Make the pool's device current for a driver call, which only an open pool of this process makes."""
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    leave(pool)
+    return status_cuda(device_enter(pool.driver, pool.device, previous), UPSTREAM_SET_DEVICE)
+
+
+cdef int ask_end(pool_t* pool, int previous, cudaError_t error, upstream_t call) noexcept nogil:
+    """Make the caller's device current again, count the call, and turn its result into a status."""
+    device_leave(pool.driver, pool.device, previous)
+    return count(pool, error, call)
+
+
+cdef int count(pool_t* pool, cudaError_t error, upstream_t call) noexcept nogil:
+    lock_acquire(&pool.lock)
+    pool.upstream[call] += 1
+    lock_release(&pool.lock)
+    return status_cuda(error, call)

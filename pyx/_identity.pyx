@@ -1,0 +1,105 @@
+"""Which stream a handle names: the same as before, or another one that got the same handle.
+
+A stream that is destroyed with work queued goes on until that is done, while its handle may already name a new stream,
+which is not ordered behind it. Only cudaStreamGetId tells them apart: ids are never used twice.
+"""
+
+from libc.stdint cimport uint64_t, uintptr_t
+
+from cuda_pool._ask cimport ask_keep_event, ask_stream_id
+from cuda_pool._order cimport (
+    LEGACY, LEGACY_HANDLE, MARKS, STREAM_GONE, STREAM_HANDLE, STREAM_THREAD, THREAD_HANDLE, mark_t, order_add,
+    order_find, order_waited, stream_is_pending, stream_t, this_thread)
+from cuda_pool._owner cimport NOBODY, OWNERS
+from cuda_pool._segment cimport segment_admit
+from cuda_pool._state cimport enter, leave, leave_locked
+from cuda_pool._status cimport STATUS_OK
+from cuda_pool._uses cimport uses_forget
+
+
+cdef int identify(pool_t* pool, cudaStream_t handle, owner_t* owner) noexcept nogil:
+    return identify_as(pool, handle, STREAM_HANDLE, owner)
+
+
+cdef int identify_as(pool_t* pool, cudaStream_t handle, stream_kind_t kind, owner_t* owner) noexcept nogil:
+    cdef uint64_t id = 0
+    cdef int status
+    owner[0] = NOBODY
+    if <uintptr_t>handle <= LEGACY_HANDLE:
+        owner[0] = LEGACY
+        return STATUS_OK
+    if <uintptr_t>handle == THREAD_HANDLE:
+        kind = STREAM_THREAD
+        id = this_thread()
+    else:
+        status = ask_stream_id(pool, handle, &id)
+        if status != STATUS_OK:
+            return status
+    owner[0] = record_of(pool, handle, kind, id)
+    if owner[0] == NOBODY:
+        drop_idle(pool)
+        owner[0] = record_of(pool, handle, kind, id)
+    return STATUS_OK
+
+
+cdef owner_t record_of(pool_t* pool, cudaStream_t handle, stream_kind_t kind, uint64_t id) noexcept nogil:
+    cdef owner_t owner
+    cdef stream_t* stream
+    if enter(pool) != STATUS_OK:
+        return NOBODY
+    owner = order_find(&pool.order, handle)
+    stream = &pool.order.stream[owner]
+    if owner != NOBODY and stream.id != id:
+        if stream_is_pending(stream):
+            stream.kind = STREAM_GONE
+            owner = NOBODY
+        else:
+            rename_locked(pool, owner, id)
+    if owner == NOBODY:
+        owner = order_add(&pool.order, kind, handle, id)
+        if owner != NOBODY:
+            segment_admit(&pool.segment, owner)
+    elif kind > stream.kind:                    # from a handle to a promise, not back
+        stream.kind = kind
+    leave(pool)
+    return owner
+
+
+cdef void rename_locked(pool_t* pool, owner_t owner, uint64_t id) noexcept nogil:
+    """Let a record without pending frees be another stream's, which is not behind anyone's work."""
+    cdef int other
+    pool.order.stream[owner].id = id
+    pool.order.serials += 1
+    pool.order.stream[owner].serial = pool.order.serials
+    pool.order.stream[owner].kind = STREAM_HANDLE
+    for other in range(OWNERS):
+        order_waited(&pool.order, owner, <owner_t>other)[0] = 0
+
+
+cdef void drop_idle(pool_t* pool) noexcept nogil:
+    cdef const stream_t* stream
+    cdef int owner
+    if pool.uses.count != 0:                    # a use may name any of them
+        return
+    for owner in range(LEGACY + 1, OWNERS):
+        stream = &pool.order.stream[owner]
+        if stream.kind in (STREAM_HANDLE, STREAM_THREAD, STREAM_GONE) and not stream_is_pending(stream):
+            if stream.capture == NOBODY:
+                drop_stream(pool, <owner_t>owner)
+
+
+cdef void drop_stream(pool_t* pool, owner_t owner) noexcept nogil:
+    cdef stream_t* stream = &pool.order.stream[owner]
+    cdef mark_t marks[MARKS]
+    cdef int at, count
+    if enter(pool) != STATUS_OK:
+        return
+    count = stream.marks
+    for at in range(count):
+        marks[at] = stream.mark[at]
+    stream.done = pool.order.batch
+    uses_forget(&pool.uses, owner)
+    leave_locked(pool, owner, NOBODY)
+    leave(pool)
+    for at in range(count):
+        ask_keep_event(pool, marks[at].event)

@@ -1,0 +1,362 @@
+"""The order of last resort: what is done for an allocation that finds no memory that is free for it.
+
+First what has completed is reclaimed. Then, if the pool may, the allocating stream is put behind the work of as few
+other streams as will do, the least waiting first. Then the host waits for one event after another, in the order in which
+they were recorded, and at last for the whole device. After each step the request is tried again.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from cuda_pool._ask cimport (
+    ask_device_done, ask_event, ask_event_done, ask_is_open, ask_is_over, ask_keep_event, ask_stream_id, ask_wait)
+from cuda_pool._driver cimport cudaEvent_t
+from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._order cimport (
+    LEGACY, MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
+    STREAM_VOUCHED, mark_t, order_any_pending, order_mark, order_pass_mark, order_view, order_waited,
+    stream_is_pending, stream_t, this_thread)
+from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
+from cuda_pool._segment cimport segment_could_share
+from cuda_pool._state cimport (
+    REUSE_NEVER, REUSE_WAIT, enter, leave, serve_locked, settle_locked, unhold_locked)
+from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
+
+# An event that an allocation could wait for.
+ctypedef struct option_t:
+    owner_t owner
+    mark_t mark
+
+
+cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    cdef int status = attempt(pool, owner, nbytes, alignment, ptr), fault = STATUS_OK
+    cdef uint32_t until = pool.order.batch          # what is freed from now on is not waited for
+    cdef bint any = False
+    if status != STATUS_OUT_OF_MEMORY or pool.order.stream[owner].kind == STREAM_CAPTURE:
+        return status
+    if pool.reuse != REUSE_NEVER:
+        fault = see_what_is_over(pool, owner, until, &any)
+        status = attempt(pool, owner, nbytes, alignment, ptr)
+    if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT:
+        fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
+    while status == STATUS_OUT_OF_MEMORY and pool.order.captures == 0 and is_work_left(pool, owner, until):
+        fault = wait_on_host(pool, owner, until)
+        if fault != STATUS_OK:
+            break
+        status = attempt(pool, owner, nbytes, alignment, ptr)
+    return fault if status == STATUS_OUT_OF_MEMORY and fault != STATUS_OK else status
+
+
+cdef bint is_work_left(const pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
+    """Is there pending work whose end could help? The stream's own need not end: it may use that memory already."""
+    cdef int other
+    for other in range(LEGACY, pool.order.streams):
+        if is_left(pool, <owner_t>other, owner, until):
+            return True
+    return False
+
+
+cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until) noexcept nogil:
+    cdef const stream_t* stream = &pool.order.stream[other]
+    if stream.kind == STREAM_SPARE or stream.kind == STREAM_CAPTURE or (other == owner and pool.helds.bytes == 0):
+        return False
+    return stream_is_pending(stream) and not batch_within(until, stream.done)
+
+
+cdef int attempt(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    cdef view_t view
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if pool.helds.bytes != 0 and pool.order.stream[owner].kind != STREAM_CAPTURE:
+        order_view(&pool.order, owner, &view)
+        unhold_locked(pool, &view)
+    status = serve_locked(pool, owner, nbytes, alignment, ptr)
+    leave(pool)
+    return status
+
+
+# See what is over
+
+cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* any) noexcept nogil:
+    """Query the oldest event of every stream until one is not over, and give back what is.
+
+    While a capture is under way nothing is queried: that may be forbidden, and spoil the capture.
+    """
+    cdef int owner, status, fault = STATUS_OK
+    for owner in range(LEGACY, pool.order.streams):
+        if is_left(pool, <owner_t>owner, caller, until) and is_worth_marking(pool, <owner_t>owner, caller):
+            status = mark_stream(pool, <owner_t>owner)
+            fault = fault or status
+        if pool.order.captures == 0:
+            status = pass_marks(pool, <owner_t>owner, any)
+            fault = fault or status
+    if any[0] and enter(pool) == STATUS_OK:
+        settle_locked(pool)
+        leave(pool)
+    return fault
+
+
+cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil:
+    """What fails here does not matter, and what comes too late, the capture having begun already, is left alone."""
+    cdef bint any = False
+    if pool.order.captures != 0 or owner == NOBODY or not order_any_pending(&pool.order, NOBODY):
+        return
+    if not ask_is_open(pool, pool.order.stream[owner].handle):
+        return
+    if stream_is_pending(&pool.order.stream[owner]) and is_unmarked(&pool.order.stream[owner]):
+        mark_stream(pool, owner)
+    see_what_is_over(pool, owner, pool.order.batch, &any)
+
+
+cdef inline bint is_worth_marking(const pool_t* pool, owner_t owner, owner_t caller) noexcept nogil:
+    return is_unmarked(&pool.order.stream[owner]) and may_record(&pool.order.stream[owner], owner == caller)
+
+
+cdef inline bint is_unmarked(const stream_t* stream) noexcept nogil:
+    """Was something freed on it that no event covers yet?"""
+    return stream.marks == 0 or not batch_within(stream.freed, stream.mark[stream.marks - 1].batch)
+
+
+cdef bint may_record(const stream_t* stream, bint is_caller) noexcept nogil:
+    """Is the stream sure to exist?"""
+    if stream.kind == STREAM_LEGACY or stream.kind == STREAM_HELD:
+        return True
+    if stream.kind == STREAM_VOUCHED and stream.fresh:
+        return True
+    if stream.kind == STREAM_THREAD:
+        return stream.id == this_thread()
+    return is_caller and stream.kind != STREAM_GONE
+
+
+cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil:
+    """An event recorded now covers every batch that began before; what is freed from here on is in the next one."""
+    cdef cudaEvent_t event = NULL, replaced = NULL
+    cdef uint32_t batch
+    cdef int status
+    if not is_the_same(pool, &pool.order.stream[owner]) or not ask_is_open(pool, pool.order.stream[owner].handle):
+        return STATUS_OK
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    batch = pool.order.batch
+    pool.order.batch += 1
+    leave(pool)
+    status = ask_event(pool, pool.order.stream[owner].handle, &event)
+    if status != STATUS_OK:
+        return status
+    lock_acquire(&pool.lock)
+    replaced = order_mark(&pool.order, owner, event, batch)
+    lock_release(&pool.lock)
+    ask_keep_event(pool, replaced)
+    return STATUS_OK
+
+
+cdef bint is_the_same(pool_t* pool, stream_t* stream) noexcept nogil:
+    """An object may go on to name a stream that was destroyed, and whose handle is another one's now."""
+    cdef uint64_t id
+    if stream.kind != STREAM_VOUCHED:
+        return True
+    if ask_stream_id(pool, stream.handle, &id) == STATUS_OK and id == stream.id:
+        return True
+    lock_acquire(&pool.lock)
+    stream.kind = STREAM_GONE
+    lock_release(&pool.lock)
+    return False
+
+
+cdef int pass_marks(pool_t* pool, owner_t owner, bint* any) noexcept nogil:
+    cdef stream_t* stream = &pool.order.stream[owner]
+    cdef cudaEvent_t event
+    cdef bint over = True
+    cdef int status
+    while stream.marks != 0:
+        status = ask_is_over(pool, stream.mark[0].event, &over)
+        if status != STATUS_OK or not over:
+            return status
+        lock_acquire(&pool.lock)
+        event = order_pass_mark(&pool.order, owner)
+        lock_release(&pool.lock)
+        ask_keep_event(pool, event)
+        any[0] = True
+    return STATUS_OK
+
+
+# Let the device wait
+
+cdef int wait_on_device(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
+                        int* status) noexcept nogil:
+    """Put the stream behind the events that make the request fit; `status` is that of the request, the result a fault's."""
+    cdef option_t* options = <option_t*>malloc(sizeof(option_t) * OWNERS * MARKS)
+    cdef int count, first, fault = STATUS_OK
+    if options == NULL:
+        return STATUS_OK                        # there is still the host to wait
+    count = list_options(pool, owner, options)
+    if count != 0 and ask_is_open(pool, pool.order.stream[owner].handle):
+        while status[0] == STATUS_OUT_OF_MEMORY and count != 0 and fault == STATUS_OK:
+            count = choose(pool, owner, nbytes, alignment, options, count, &first)
+            if count == 0:
+                break
+            fault = wait_for(pool, owner, options, first, count)
+            status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+            count = list_options(pool, owner, options)
+    free(options)
+    return fault
+
+
+cdef int list_options(const pool_t* pool, owner_t owner, option_t* options) noexcept nogil:
+    """List the events that the stream is not behind yet, in the order in which they were recorded."""
+    cdef const stream_t* stream
+    cdef uint32_t waited
+    cdef int other, mark, at, count = 0
+    for other in range(LEGACY, pool.order.streams):
+        stream = &pool.order.stream[other]
+        waited = order_waited(&pool.order, owner, <owner_t>other)[0]
+        for mark in range(stream.marks if other != owner else 0):
+            if batch_within(stream.mark[mark].batch, waited):
+                continue
+            at = count
+            while at > 0 and not batch_within(options[at - 1].mark.batch, stream.mark[mark].batch):
+                options[at] = options[at - 1]
+                at -= 1
+            options[at].owner = <owner_t>other
+            options[at].mark = stream.mark[mark]
+            count += 1
+    return count
+
+
+cdef int choose(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, const option_t* options, int count,
+                int* first) noexcept nogil:
+    """Find the first event that is enough by itself, else how many from the oldest on are.
+
+    The end of [first, result), or 0 if all of them are not enough.
+    """
+    cdef view_t view, one
+    cdef int at, chosen = 0
+    if enter(pool) != STATUS_OK:
+        return 0
+    order_view(&pool.order, owner, &view)
+    for at in range(count):
+        one = view
+        one.limit[options[at].owner] = options[at].mark.batch
+        if segment_could_share(&pool.segment, &one, nbytes, alignment):
+            first[0] = at
+            leave(pool)
+            return at + 1
+    first[0] = 0
+    for at in range(count):
+        view.limit[options[at].owner] = later_batch(view.limit[options[at].owner], options[at].mark.batch)
+        if segment_could_share(&pool.segment, &view, nbytes, alignment):
+            chosen = at + 1
+            break
+    if chosen == 0 and pool.helds.bytes != 0:   # what is held was not looked at
+        chosen = count
+    leave(pool)
+    return chosen
+
+
+cdef int wait_for(pool_t* pool, owner_t owner, const option_t* options, int first, int end) noexcept nogil:
+    cdef uint32_t* waited
+    cdef int at, later, status
+    cdef bint is_last
+    for at in range(first, end):
+        is_last = True
+        for later in range(at + 1, end):
+            is_last = is_last and options[later].owner != options[at].owner
+        if not is_last:
+            continue
+        status = ask_wait(pool, pool.order.stream[owner].handle, options[at].mark.event)
+        if status != STATUS_OK:
+            return status
+        lock_acquire(&pool.lock)
+        waited = order_waited(&pool.order, owner, options[at].owner)
+        waited[0] = later_batch(waited[0], options[at].mark.batch)
+        lock_release(&pool.lock)
+    return STATUS_OK
+
+
+# Let the host wait
+
+cdef int wait_on_host(pool_t* pool, owner_t caller, uint32_t until) noexcept nogil:
+    """Wait for the event that was recorded first, unless one is over; without any, for the device."""
+    cdef owner_t owner = NOBODY
+    cdef bint any = False
+    cdef int other
+    cdef int status = see_what_is_over(pool, caller, until, &any)
+    if status != STATUS_OK or any:
+        return status
+    for other in range(LEGACY, pool.order.streams):
+        if pool.order.stream[other].marks == 0:
+            continue
+        if owner == NOBODY or not batch_within(pool.order.stream[owner].mark[0].batch,
+                                               pool.order.stream[other].mark[0].batch):
+            owner = <owner_t>other
+    return wait_for_all(pool) if owner == NOBODY else wait_for_first(pool, owner)
+
+
+cdef int wait_for_first(pool_t* pool, owner_t owner) noexcept nogil:
+    """The event is taken out while `slow` is given up, so that nobody else takes it for another batch."""
+    cdef stream_t* stream = &pool.order.stream[owner]
+    cdef mark_t mark = stream.mark[0]
+    cdef uint32_t done = stream.done
+    cdef uint64_t id = stream.id
+    cdef int status
+    lock_acquire(&pool.lock)
+    order_pass_mark(&pool.order, owner)
+    stream.done = done
+    pool.waits += 1
+    lock_release(&pool.lock)
+    lock_release(&pool.slow)
+    status = ask_event_done(pool, mark.event)
+    lock_acquire(&pool.slow)
+    lock_acquire(&pool.lock)
+    if status == STATUS_OK and stream.kind != STREAM_SPARE and stream.id == id:
+        stream.done = later_batch(stream.done, mark.batch)
+        settle_locked(pool)
+    lock_release(&pool.lock)
+    ask_keep_event(pool, mark.event)
+    lock_acquire(&pool.lock)
+    pool.waits -= 1
+    lock_release(&pool.lock)
+    return status
+
+
+cdef int wait_for_all(pool_t* pool) noexcept nogil:
+    cdef uint32_t batch
+    cdef int status
+    lock_acquire(&pool.lock)
+    batch = pool.order.batch
+    pool.order.batch += 1
+    pool.waits += 1
+    lock_release(&pool.lock)
+    lock_release(&pool.slow)
+    status = ask_device_done(pool)
+    lock_acquire(&pool.slow)
+    if status == STATUS_OK:
+        all_done(pool, batch)
+    lock_acquire(&pool.lock)
+    pool.waits -= 1
+    lock_release(&pool.lock)
+    return status
+
+
+cdef void all_done(pool_t* pool, uint32_t batch) noexcept nogil:
+    """Everything that was freed by the end of a batch is done, whoever freed it."""
+    cdef stream_t* stream
+    cdef cudaEvent_t event
+    cdef int owner
+    for owner in range(LEGACY, pool.order.streams):
+        stream = &pool.order.stream[owner]
+        if stream.kind == STREAM_CAPTURE or stream.kind == STREAM_SPARE:
+            continue
+        while stream.marks != 0 and batch_within(stream.mark[0].batch, batch):
+            lock_acquire(&pool.lock)
+            event = order_pass_mark(&pool.order, <owner_t>owner)
+            lock_release(&pool.lock)
+            ask_keep_event(pool, event)
+        lock_acquire(&pool.lock)
+        stream.done = later_batch(stream.done, batch)
+        lock_release(&pool.lock)
+    lock_acquire(&pool.lock)
+    settle_locked(pool)
+    lock_release(&pool.lock)

@@ -1,0 +1,295 @@
+"""What is done to a pool under its lock: bookkeeping that calls no driver and waits for nothing."""
+
+from libc.stdint cimport uint32_t
+
+from cuda_pool._held cimport (
+    NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_add, owners_allowed, owners_discard,
+    owners_has, owners_t)
+from cuda_pool._order cimport (
+    LEGACY, STREAM_CAPTURE, order_check, order_drop, order_view, order_waited, stream_freed)
+from cuda_pool._owner cimport NOBODY, batch_within, later_batch
+from cuda_pool._segment cimport (
+    TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_find, segment_free,
+    segment_hold, segment_retake, segment_settle, segment_unhold)
+from cuda_pool._slab cimport slabs_class, slabs_of
+from cuda_pool._status cimport (
+    STATUS_FOREIGN_POINTER, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK)
+from cuda_pool._uses cimport uses_add, uses_check, uses_find, uses_remove
+
+from libc.string cimport memset
+
+cdef extern from "<pthread.h>" nogil:
+    int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
+
+cdef unsigned generation = 0        # forks between the first process and this one
+
+
+cdef unsigned fork_generation() noexcept nogil:
+    return generation
+
+
+cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    cdef view_t view
+    cdef size_t offset = 0, used = 0
+    cdef int status
+    order_view(&pool.order, owner, &view)
+    status = segment_alloc_shared(&pool.segment, &view, nbytes, alignment, &offset, &used)
+    pool.order.stream[owner].freed = pool.order.batch       # what became its own and is left counts as freed on it
+    if status != STATUS_OK:
+        return status
+    count_alloc(pool, nbytes, used)
+    ptr[0] = <void*>(pool.base + offset)
+    claim_locked(pool, owner, offset)
+    return STATUS_OK
+
+
+cdef void claim_locked(pool_t* pool, owner_t owner, size_t offset) noexcept nogil:
+    if pool.order.stream[owner].kind == STREAM_CAPTURE:
+        segment_claim(&pool.segment, offset, owner, pool.order.batch)
+
+
+cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    cdef segment_t* segment = &pool.segment
+    cdef uint32_t held
+    cdef place_t place
+    cdef int size_class
+    if nbytes > segment.slabs.max or alignment > segment.slot_alignment:
+        return False
+    size_class = slabs_class(&segment.slabs, nbytes, alignment)
+    held = slabs_of(&segment.slabs, owner, size_class).held if size_class >= 0 else <uint32_t>NO_HELD
+    if held == NO_HELD:
+        return False
+    place = pool.helds.held[held].place
+    helds_remove(&pool.helds, held)
+    ptr[0] = <void*>(pool.base + segment_retake(segment, &place, nbytes))
+    count_alloc(pool, nbytes, place.used)
+    return True
+
+
+cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil:
+    """Free a block for anyone, or for whoever may have what it was cut from."""
+    cdef place_t place
+    cdef uint32_t batch = 0
+    cdef int status = find_locked(pool, ptr, &place)
+    if status != STATUS_OK:
+        return status
+    if place.tier != TIER_SLAB and place.owner != NOBODY:
+        batch = batch_of_origin(pool, &place)
+    drop_uses(pool, ptr)
+    segment_free(&pool.segment, &place, place.owner, batch)
+    count_free(pool, &place)
+    return STATUS_OK
+
+
+cdef uint32_t batch_of_origin(pool_t* pool, const place_t* place) noexcept nogil:
+    """The batch with which memory goes back to the stream that it was cut from: 0 if that is over."""
+    if batch_within(place.batch, pool.order.stream[place.owner].done):
+        return 0
+    pool.order.stream[place.owner].freed = later_batch(place.batch, pool.order.stream[place.owner].freed)
+    return place.batch
+
+
+cdef inline void drop_uses(pool_t* pool, const void* ptr) noexcept nogil:
+    cdef size_t offset = <size_t>ptr - pool.base
+    if pool.uses.count != 0 and uses_find(&pool.uses, offset) != NULL:
+        uses_remove(&pool.uses, offset)
+
+
+cdef int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
+    """Free a block in the order of a stream, and hold it where that alone does not say when it can be used again."""
+    cdef place_t place
+    cdef owners_t owners
+    cdef int status = find_locked(pool, ptr, &place)
+    if status != STATUS_OK:
+        return status
+    if pool.unordered:
+        return free_locked(pool, ptr)
+    if is_plain(pool, &place, ptr, owner):
+        segment_free(&pool.segment, &place, owner, pool.order.batch)
+        stream_freed(&pool.order, owner, place.used)
+        count_free(pool, &place)
+        return STATUS_OK
+    if not helds_reserve(&pool.helds):
+        return STATUS_HOST_MEMORY
+    users_of(pool, &place, ptr, owner, &owners)
+    drop_uses(pool, ptr)
+    segment_hold(&pool.segment, &place)
+    helds_add(&pool.helds, &place, &owners, pool.order.batch, held_list(pool, &place, owner, &owners))
+    note_freed(pool, &owners, place.used)
+    count_free(pool, &place)
+    return STATUS_OK
+
+
+cdef inline bint is_plain(const pool_t* pool, const place_t* place, const void* ptr, owner_t owner) noexcept nogil:
+    """Is the stream's own work all that the block has to wait for, and may it go where the stream's memory is?"""
+    if pool.uses.count != 0 and uses_find(&pool.uses, <size_t>ptr - pool.base) != NULL:
+        return False
+    if place.owner == owner:
+        return True
+    if place.tier == TIER_SLAB or pool.order.stream[owner].kind == STREAM_CAPTURE:
+        return False
+    return place.owner == NOBODY or is_behind(pool, owner, place.owner, place.batch)
+
+
+cdef inline bint is_behind(const pool_t* pool, owner_t asker, owner_t owner, uint32_t batch) noexcept nogil:
+    """Is the asker's work known to run after what `owner` had queued by the end of `batch`?"""
+    return (batch_within(batch, pool.order.stream[owner].done)
+            or batch_within(batch, order_waited(&pool.order, asker, owner)[0]))
+
+
+cdef void users_of(const pool_t* pool, const place_t* place, const void* ptr, owner_t owner,
+                   owners_t* owners) noexcept nogil:
+    """Whose work a block waits for: the stream's, those of its recorded uses, and that behind the memory it is cut from."""
+    cdef const owners_t* uses = uses_find(&pool.uses, <size_t>ptr - pool.base)
+    if uses != NULL:
+        owners[0] = uses[0]
+    else:
+        memset(owners, 0, sizeof(owners_t))
+    owners_add(owners, owner)
+    if place.owner != NOBODY and place.batch != 0 and not is_behind(pool, owner, place.owner, place.batch):
+        owners_add(owners, place.owner)
+
+
+cdef uint32_t* held_list(pool_t* pool, const place_t* place, owner_t owner, const owners_t* owners) noexcept nogil:
+    """A slot that waits for one stream only is for that stream to reuse at once."""
+    cdef int at
+    if place.tier != TIER_SLAB or pool.order.stream[owner].kind == STREAM_CAPTURE:
+        return &pool.helds.mixed
+    for at in range(1, pool.order.streams):
+        if at != owner and owners_has(owners, <owner_t>at):
+            return &pool.helds.mixed
+    return slot_list(pool, place, owner)
+
+
+cdef void note_freed(pool_t* pool, const owners_t* owners, size_t nbytes) noexcept nogil:
+    cdef int owner
+    for owner in range(LEGACY, pool.order.streams):
+        if owners_has(owners, <owner_t>owner):
+            stream_freed(&pool.order, <owner_t>owner, nbytes)
+
+
+cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
+    cdef place_t place
+    cdef int status = find_locked(pool, ptr, &place)
+    if status != STATUS_OK:
+        return status
+    return STATUS_OK if uses_add(&pool.uses, <size_t>ptr - pool.base, owner) else STATUS_HOST_MEMORY
+
+
+cdef int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
+    cdef size_t offset = <size_t>ptr - pool.base
+    if offset >= pool.segment.size:         # below the base it wraps round to a large number
+        return STATUS_FOREIGN_POINTER
+    if is_leaving(pool, ptr):
+        return STATUS_FREED_POINTER
+    return segment_find(&pool.segment, offset, place)
+
+
+cdef bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil:
+    cdef const leaving_t* block = pool.leaving
+    while block != NULL and block.ptr != ptr:
+        block = block.next
+    return block != NULL
+
+
+cdef void settle_locked(pool_t* pool) noexcept nogil:
+    cdef view_t done
+    cdef uint32_t index
+    cdef held_t held
+    order_view(&pool.order, NOBODY, &done)
+    segment_settle(&pool.segment, &done)
+    for index in range(1, pool.helds.made):
+        held = pool.helds.held[index]
+        if held.head != NULL and owners_allowed(&held.owners, held.batch, &done):
+            helds_remove(&pool.helds, index)
+            segment_unhold(&pool.segment, &held.place, NOBODY, 0)
+
+
+cdef void unhold_locked(pool_t* pool, const view_t* view) noexcept nogil:
+    """A slot cannot go back to its slab, whose owner is not behind that work: it is held on for the asker alone."""
+    cdef uint32_t index
+    cdef held_t* held
+    for index in range(1, pool.helds.made):
+        held = &pool.helds.held[index]
+        if held.head != NULL and not is_listed(pool, held, view.owner) and owners_allowed(&held.owners, held.batch, view):
+            unhold_one(pool, index, view)
+
+
+cdef inline bint is_listed(pool_t* pool, const held_t* held, owner_t owner) noexcept nogil:
+    """Is a held slot on the stream's list, to be reused at once?"""
+    return held.place.tier == TIER_SLAB and held.head == slot_list(pool, &held.place, owner)
+
+
+cdef inline uint32_t* slot_list(pool_t* pool, const place_t* place, owner_t owner) noexcept nogil:
+    return &slabs_of(&pool.segment.slabs, owner, pool.segment.slabs.slab[place.index].size_class).held
+
+
+cdef void unhold_one(pool_t* pool, uint32_t index, const view_t* view) noexcept nogil:
+    cdef place_t place = pool.helds.held[index].place
+    cdef owners_t owners
+    helds_remove(&pool.helds, index)
+    pool.order.stream[view.owner].freed = view.batch
+    if place.tier != TIER_SLAB:
+        segment_unhold(&pool.segment, &place, view.owner, view.batch)
+        return
+    memset(&owners, 0, sizeof(owners))
+    owners_add(&owners, view.owner)
+    helds_add(&pool.helds, &place, &owners, view.batch, slot_list(pool, &place, view.owner))
+
+
+cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil:
+    cdef uint32_t index, batch = 0 if to == NOBODY else pool.order.batch
+    cdef held_t* held
+    for index in range(1, pool.helds.made):
+        held = &pool.helds.held[index]
+        if held.head != NULL and owners_has(&held.owners, owner):
+            owners_discard(&held.owners, owner)
+            held.batch = later_batch(batch, held.batch)
+            if to != NOBODY:
+                owners_add(&held.owners, to)
+    segment_bequeath(&pool.segment, owner, pool.order.batch, to, batch, LEGACY if to == NOBODY else to)
+    if to != NOBODY:
+        stream_freed(&pool.order, to, 0)
+    order_drop(&pool.order, owner)
+    settle_locked(pool)
+
+
+cdef const char* state_check(const pool_t* pool) noexcept nogil:
+    cdef const char* broken = segment_check(&pool.segment)
+    if broken == NULL:
+        broken = order_check(&pool.order)
+    if broken == NULL:
+        broken = helds_check(&pool.helds)
+    if broken == NULL:
+        broken = uses_check(&pool.uses)
+    if broken == NULL and pool.helds.bytes != pool.segment.held:
+        broken = b"pool: helds.bytes != segment.held"
+    if broken == NULL:
+        broken = totals_check(pool)
+    return broken
+
+
+cdef const char* totals_check(const pool_t* pool) noexcept nogil:
+    cdef size_t used = 0, requested = 0, blocks = 0
+    cdef int tier
+    for tier in range(TIERS):
+        used += pool.segment.tier[tier].used
+        requested += pool.segment.tier[tier].requested
+        blocks += pool.segment.tier[tier].blocks
+    if used != pool.used or requested != pool.requested:
+        return b"pool: used or requested differs from the sum over the tiers"
+    if pool.alloc_count - pool.free_count != blocks:
+        return b"pool: alloc_count - free_count != live blocks"
+    if not (pool.requested <= pool.used <= pool.reserved):
+        return b"pool: not requested <= used <= reserved"
+    if pool.used > pool.used_high or pool.requested > pool.requested_high:
+        return b"pool: a high-water mark is below what it marks"
+    return NULL
+
+
+cdef void forked() noexcept nogil:
+    global generation
+    generation += 1
+
+
+pthread_atfork(NULL, NULL, forked)
