@@ -343,6 +343,7 @@ def test_capsule_that_nobody_consumes(pool, name):
     assert not pool.owns(address)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", KINDS)
 def test_export_without_host_memory_keeps_nothing(pool, name):
     """Every allocation of the interpreter fails in turn, that of the capsule among them."""

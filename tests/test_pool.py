@@ -762,6 +762,7 @@ def test_initialising_again_after_a_failure(make_device):
     pool.close()
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("call", ["alloc", "buffer"])
 def test_no_block_is_lost_when_the_host_has_no_memory(make_device, call):
     capi = pytest.importorskip("_testcapi")
