@@ -7,7 +7,7 @@
 # without it and make it many times slower. Left out are tests with several threads in one pool (marked threads),
 # which would hang, the millions of operations of test_cases.py and test_bench.py, the tests that compile, and those
 # marked untraced, which read millions of lines, or make allocations of the host fail, then those of line events too.
-# Garbage is collected between tests only, see coverage_plugin.py. 10 to 15 minutes.
+# Garbage is collected between tests only, see coverage_plugin.py. It takes a quarter of an hour.
 . "$(dirname "$0")/common.sh"
 
 copy_tree
