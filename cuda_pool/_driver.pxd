@@ -100,7 +100,8 @@ cdef class Device:
 cdef cudaError_t device_enter(const driver_t* driver, int number, int* previous) noexcept nogil
 cdef void device_leave(const driver_t* driver, int number, int previous) noexcept nogil
 
-# The driver gate, which turns a call's result into an exception: CudaError, or DeviceUnavailableError for 35, 100 and their like.
+# The driver gate, which turns a call's result into an exception: CudaError, or DeviceUnavailableError for 35, 100 and
+# their like.
 cdef int driver_check(const driver_t* driver, cudaError_t code, str call) except -1
 
 # True once the interpreter is shutting down: destructors that run then leave the driver alone.

@@ -479,6 +479,6 @@ def _repeats(repeats):
 
 
 def _integer(value, accepted):
-    if isinstance(value, bool) or not is_index(value):
+    if not is_index(value):
         raise TypeError(f"{accepted}; got {shown(value)}")
     return operator.index(value)

@@ -61,7 +61,8 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     capacity : int
         Bytes.
     slab_max, mid_max, min_block : int or str, optional
-        Sizes; the defaults are `SLAB_MAX`, `MID_MAX` and `MIN_BLOCK`.
+        Sizes; the defaults are `SLAB_MAX`, `MID_MAX` and `MIN_BLOCK`. The first and the last are at most
+        `LARGEST_SLOT`; a `mid_max` above `CAPACITY_MAX` is `CAPACITY_MAX`, which is every request.
     size_classes : int, str or iterable of sizes, optional
         The smallest slot (64, 128 or 256 bytes) of the usual classes, or every class by hand.
 
@@ -81,8 +82,9 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
         classes = _classes_by_hand(size_classes)
     slab_max = classes[-1] if classes else 0
     min_block = _min_block(capacity, min_block)
-    return Settings(slab_max=slab_max, mid_max=MID_MAX if mid_max is None else parse_size(mid_max),
-                    min_block=min_block, growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
+    mid_max = MID_MAX if mid_max is None else min(parse_size(mid_max), CAPACITY_MAX)
+    return Settings(slab_max=slab_max, mid_max=mid_max, min_block=min_block,
+                    growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
                     granule=_granule(capacity, slab_max, min_block), size_classes=classes, good_fit=GOOD_FIT)
 
 

@@ -41,7 +41,7 @@ def parse_size(size):
     """
     if isinstance(size, str):
         return _parse_text(size)
-    if isinstance(size, bool) or not is_index(size):
+    if not is_index(size):
         raise TypeError(f"a size is {_ACCEPTED}; got {shown(size)}")
     nbytes = operator.index(size)
     if nbytes < 0:
@@ -63,7 +63,12 @@ def format_size(nbytes):
 
 
 def is_index(value):
-    """Return whether `value` is an integer of any type. An array has ``__index__`` too, which may refuse."""
+    """Return whether `value` is an integer of any type, a truth value not being one.
+
+    An array has ``__index__`` too, which may refuse. That of numpy's truth values refuses from numpy 2.3 on only.
+    """
+    if isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", None) == "b":
+        return False
     try:
         operator.index(value)
     except TypeError:

@@ -155,7 +155,7 @@ def _row(event, number):
     if not isinstance(fields[0], str) or fields[0] not in ("alloc", "free"):
         raise TraceError(number, f"{shown(fields[0])} is no event: expected alloc or free")
     for name, value in zip(("id", "size", "stream"), fields[1:]):
-        if isinstance(value, bool) or not is_index(value):
+        if not is_index(value):
             raise TraceError(number, f"{shown(value)} is no {name}: expected an integer")
     try:
         return f"{fields[0]},{','.join(str(operator.index(value)) for value in fields[1:])}\n".encode()

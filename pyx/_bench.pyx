@@ -351,7 +351,8 @@ cdef uint32_t units_of(capacity, size_t unit) except 0:
     """Convert the capacity of a tier."""
     nbytes = parse_size(capacity)
     if not unit <= nbytes < unit << 31:
-        raise ValueError(f"capacity is from {format_size(unit)} to below {format_size(unit << 31)}, got {shown(nbytes)} bytes")
+        raise ValueError(f"capacity is from {format_size(unit)} to below {format_size(unit << 31)}, "
+                         f"got {shown(nbytes)} bytes")
     return nbytes // unit
 
 

@@ -248,7 +248,7 @@ def _describe(Device one):
 
 
 def _ordinal(ordinal):
-    if isinstance(ordinal, bool) or not is_index(ordinal):
+    if not is_index(ordinal):
         raise TypeError(f"a device is a CUDA ordinal, such as 0, or a cp.sim.Device, got {shown(ordinal)}")
     number = operator.index(ordinal)
     if not 0 <= number <= 0x7FFFFFFF:

@@ -1,4 +1,4 @@
-"""Devices, as seen through the driver table, and the one gate that turns a status into an exception."""
+"""Devices, as seen through the driver table, and the gate that turns the result of a call into an exception."""
 
 import atexit
 
@@ -222,7 +222,7 @@ def call_address(Device device not None, str name not None):
 
 cdef size_t number_of(object value, str name, size_t limit) except? 0:
     """Return an argument as a number, or raise what is wrong with it."""
-    if isinstance(value, bool) or not is_index(value):
+    if not is_index(value):
         raise TypeError(f"{name} is an integer from 0 to {limit}, got {shown(value)}")
     if not 0 <= value <= limit:
         raise ValueError(f"{name} is from 0 to {limit}, got {shown(value)}")

@@ -474,7 +474,7 @@ def _random(seed):
 
 
 def _integer(what, value, low, high):
-    if isinstance(value, bool) or not is_index(value):
+    if not is_index(value):
         raise TypeError(f"{what} is an int, got {shown(value)}")
     number = operator.index(value)
     if not low <= number <= high:

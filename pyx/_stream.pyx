@@ -22,7 +22,7 @@ cdef int stream_handle(object stream, cudaStream_t* handle) except -1:
     if hasattr(stream, "__cuda_stream__"):
         number = protocol_handle(stream)
     if not PyLong_CheckExact(number):
-        if isinstance(number, bool) or not is_index(number):
+        if not is_index(number):
             raise TypeError(f"a stream is {ACCEPTED}; got {shown(stream)}")
         number = number.__index__()
     if not 0 <= number < 1 << 64:

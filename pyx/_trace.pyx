@@ -267,7 +267,7 @@ EVENT = np.dtype([("size", "u8"), ("stream", "u8"), ("row", "u8"), ("block", "u4
 
 def event_limit(max_events):
     """Return the limit as an int, or raise what is wrong with it."""
-    if isinstance(max_events, bool) or not is_index(max_events):
+    if not is_index(max_events):
         raise TypeError(f"max_events is an integer from 0 to {SIZE_MAX}, got {shown_value(max_events)}")
     if not 0 <= max_events <= SIZE_MAX:
         raise ValueError(f"max_events is from 0 to {SIZE_MAX}, got {shown_value(max_events)}")

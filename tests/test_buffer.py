@@ -284,11 +284,12 @@ def test_numpy_sees_the_bytes(pool, simulated):
     assert array.dtype == np.uint8 and array.shape == (1000,) and array.ctypes.data == buffer.ptr
     simulated.memset(buffer.ptr, 7, 1000)
     assert (array == 7).all()
-    array[3] = 9
-    assert simulated.read(buffer.ptr, 5) == bytes([7, 7, 7, 9, 7])
+    if np.lib.NumpyVersion(np.__version__) >= "2.1.0":         # before, numpy takes what DLPack gives as read-only
+        array[3] = 9
+        assert simulated.read(buffer.ptr, 5) == bytes([7, 7, 7, 9, 7])
 
 
-def test_an_array_keeps_the_block(pool):
+def test_an_array_keeps_the_block(pool, simulated):
     buffer = pool.buffer(1000)
     address = buffer.ptr
     array = np.from_dlpack(buffer)
@@ -296,7 +297,8 @@ def test_an_array_keeps_the_block(pool):
     del buffer, array
     gc.collect()
     assert pool.owns(address)
-    view[:] = 1
+    simulated.memset(address, 1, 1000)
+    assert (view == 1).all()
     del view
     gc.collect()
     assert not pool.owns(address)
@@ -341,6 +343,7 @@ def test_capsule_that_nobody_consumes(pool, name):
     assert not pool.owns(address)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", KINDS)
 def test_export_without_host_memory_keeps_nothing(pool, name):
     """Every allocation of the interpreter fails in turn, that of the capsule among them."""

@@ -185,6 +185,23 @@ def test_defaults(make_device):
     assert not pool.debug and not pool.closed
 
 
+@pytest.mark.parametrize("name", ["slab_max", "mid_max", "min_block"])
+def test_settings_far_above_any_capacity(make_device, name):
+    """A tier up to which nothing is too large is one thing; slots and units have a limit."""
+    device = make_device("64MiB")
+    if name == "mid_max":
+        with cp.Pool("32MiB", device=device, mid_max=10**400) as pool:
+            ptr = pool.alloc(20 * MIB)
+            assert pool.stats().mid.requested == 20 * MIB and pool.settings.mid_max == CAPACITY_MAX
+            pool.free(ptr)
+            with pytest.raises(cp.OutOfMemoryError):
+                pool.alloc(1 << 63)
+    else:
+        with pytest.raises(ValueError, match=f"^{name} is .* 1.00 GiB, got "):
+            cp.Pool("32MiB", device=device, **{name: 10**400})
+    assert device.live == {}
+
+
 @pytest.mark.parametrize("capacity, nbytes", [
     (0.5, 32 * MIB), (1.0, 64 * MIB), (np.float32(0.25), 16 * MIB), ("1MiB", MIB), ("1MB", 10**6), (12345, 12345),
     (np.int64(4096), 4096), (1, None), (255, None), (0, None), (-1, None), (0.0, None), (1.5, None), (-0.5, None),
@@ -745,6 +762,7 @@ def test_initialising_again_after_a_failure(make_device):
     pool.close()
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("call", ["alloc", "buffer"])
 def test_no_block_is_lost_when_the_host_has_no_memory(make_device, call):
     capi = pytest.importorskip("_testcapi")

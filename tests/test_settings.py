@@ -31,6 +31,14 @@ def test_no_slabs():
     assert settings.size_classes == () and settings.slab_max == 0
 
 
+@pytest.mark.parametrize("mid_max", [CAPACITY_MAX, CAPACITY_MAX + 1, "1PiB", 10**400, HUGE], ids=lambda _: "")
+def test_mid_max_above_every_capacity(mid_max):
+    """It means every request, whatever its value, and stays one that can be shown."""
+    settings = resolve(GIB, mid_max=mid_max)
+    assert settings.mid_max == CAPACITY_MAX and str(CAPACITY_MAX) in repr(settings)
+    assert resolve(GIB, mid_max=CAPACITY_MAX - 1).mid_max == CAPACITY_MAX - 1
+
+
 @pytest.mark.parametrize("smallest", [64, 128, 256, "64", "256B", np.int32(128), np.array(256)])
 def test_smallest_class(smallest):
     classes = resolve(GIB, size_classes=smallest).size_classes
@@ -93,6 +101,9 @@ def test_usual_classes(largest, smallest):
     ({"size_classes": HUGE}, "64, 128 or 256 bytes, got an int of too many digits"),
     ({"size_classes": [HUGE]}, "got a list that holds too many digits"),
     ({"slab_max": HUGE}, "slab_max is at most 1.00 GiB, got more than 16384.00 PiB"),
+    ({"slab_max": 10**400}, "slab_max is at most 1.00 GiB, got more than 16384.00 PiB"),
+    ({"min_block": 10**400}, "power of two from 256 bytes to 1.00 GiB, got 1000"),
+    ({"min_block": 1 << 200}, "power of two from 256 bytes to 1.00 GiB, got 1606"),
     ({"min_block": HUGE}, "power of two from 256 bytes to 1.00 GiB, got an int of too many digits"),
     ({"min_block": "9" * 5000}, "at most 40 digits"),
 ])

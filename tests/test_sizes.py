@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuda_pool import format_size, parse_size
-from cuda_pool.sizes import shown
+from cuda_pool.sizes import is_index, shown
 
 from .models import effort
 
@@ -57,10 +57,24 @@ def test_text_of_as_many_digits_as_are_accepted():
     assert parse_size("9" * 40) == 10**40 - 1 and parse_size("0." + "9" * 40) == 0
 
 
-@pytest.mark.parametrize("value", [np.array([256]), np.array([1, 2]), np.array(1.5), np.array("1KiB"), np.bool_(True)])
+@pytest.mark.parametrize("value", [np.array([256]), np.array([1, 2]), np.array(1.5), np.array("1KiB")])
 def test_arrays_are_no_sizes(value):
     with pytest.raises(TypeError, match="a size is an int of bytes"):
         parse_size(value)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [True, np.bool_(True), np.bool_(False), np.array(True), np.array([True])])
+def test_truth_values_are_no_integers(value):
+    """Not even where numpy still takes its own for one, with a warning."""
+    assert not is_index(value)
+    with pytest.raises(TypeError, match="a size is an int of bytes"):
+        parse_size(value)
+
+
+@pytest.mark.parametrize("value", [0, -5, 10**5000, np.int8(3), np.array(256)], ids=type)
+def test_integers(value):
+    assert is_index(value)
 
 
 def test_a_negative_size_too_long_to_show():

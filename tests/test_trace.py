@@ -296,6 +296,7 @@ def test_every_truncation_of_text_is_a_prefix_or_refused(tmp_path):
             assert [row[:2] for row in part] == [row[:2] for row in whole[:len(part)]]
 
 
+@pytest.mark.untraced
 def test_memory_does_not_grow_with_blank_text(tmp_path):
     path = tmp_path / "bomb.csv.gz"
     with gzip.open(path, "wb", 1) as file:

@@ -20,10 +20,11 @@ copy_tree() {
     if [ -d "$root/../shared" ]; then ln -s "$(cd "$root/../shared" && pwd)" "$work/shared"; fi
 }
 
-# make_venv KIND REQUIREMENT...: install the copied tree, with what its tests need, from a build of that kind.
+# make_venv KIND REQUIREMENT...: install the copied tree, with what its tests need, from a build of that kind. Tests
+# that are timed look at the kind.
 make_venv() {
-    local kind=$1
+    export CUDA_POOL_BUILD=$1
     shift
     "${PYTHON:-python3}" -m venv "$venv"
-    CUDA_POOL_BUILD=$kind "$venv/bin/pip" install -q "$tree[test]" "$@"
+    "$venv/bin/pip" install -q "$tree[test]" "$@"
 }
