@@ -8,7 +8,7 @@ from cuda_pool._sim_memory cimport memory_t
 from cuda_pool._sim_race cimport races_t
 
 cdef enum op_e:
-    OP_WORK                         # takes time, touches nothing
+    OP_WORK                         # takes time, and may touch memory without moving data
     OP_FILL                         # sets `writes` to `value`
     OP_COPY                         # moves `nbytes` from `source` to `destination`
     OP_READ                         # copies `reads` into `result`
@@ -42,6 +42,7 @@ ctypedef struct op_t:
     int value
     uint64_t number                 # operations submitted to the device before it
     uint64_t ticks
+    uint64_t until                  # it ends no earlier; 0 for one that takes its `ticks` from when it starts
     uint64_t end
     span_t reads
     span_t writes

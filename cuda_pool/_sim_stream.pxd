@@ -73,6 +73,7 @@ cdef void timeline_thread_ends(timeline_t* self, uint64_t thread) noexcept nogil
 # Join into the stream's clock what its next operation comes after without being told so.
 cdef void stream_prepare(stream_t* stream) noexcept nogil
 cdef cudaError_t stream_submit(stream_t* stream, op_t* op) noexcept nogil
+cdef void stream_follow(stream_t* stream, stream_t* other) noexcept nogil
 
 # Join into `clock` all that to wait for the stream is to wait for; it has room for every lane.
 cdef void stream_extent(const stream_t* stream, uint64_t* clock) noexcept nogil

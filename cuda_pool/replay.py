@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from . import sim
 from ._api import Pool
+from ._lag import LAG_MAX, LaggedReplay
 from ._replay import MallocReplay, PoolReplay
 from .settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve
 from .sizes import is_index, parse_size, shown
@@ -19,6 +20,8 @@ STEP_MIN = 64 << 10
 STEPS_IN_PEAK = 4096
 STEPS_MAX = 1 << 18     # 64 times the peak: no setting wastes that much
 SETTINGS = ("slab_max", "mid_max", "min_block")
+FINDINGS_MAX = 10       # races and misuses that a result quotes
+HOST_WAITS = ("cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize")
 
 # What fit() searches: every combination.
 GRID = {
@@ -52,12 +55,22 @@ class ReplayResult:
     failure : dict or None
         Bytes at that allocation: ``requested``, ``free``, ``largest_free``, ``reserved``, ``capacity``.
     ns_per_event : float or None
-        Time in the pool for each event, in nanoseconds, over the fastest round; None if there was no event or a
-        failure.
+        Time for each event, in nanoseconds, over the fastest round; None if there was no event or a failure. It is
+        the time in the pool, with a lag also that of the simulated device.
     upstream_calls : dict
-        Driver calls by name.
+        Driver calls by name, up to the end of the last round.
     cross_stream_waits : int
-        Waits put between streams: 0 in this version, which plays every event in program order.
+        Waits that the pool put between streams: its calls of cudaStreamWaitEvent.
+    host_waits : int
+        Times that the pool waited on the host: its calls of cudaEventSynchronize, cudaStreamSynchronize and
+        cudaDeviceSynchronize.
+    races : int
+        Accesses to the same bytes that nothing ordered, as the simulated device found them: 0, or the pool is at
+        fault. None are looked for without a lag.
+    misuses : int
+        Uses of memory, streams and events that the simulated device refused; as for `races`.
+    findings : list of str
+        The first ten races and misuses, in words.
     orphan_frees, preexisting, preexisting_bytes : int
         Frees without an allocation, and blocks that were live before the first event; see `cuda_pool.trace.Trace`.
     device : str
@@ -66,8 +79,12 @@ class ReplayResult:
         Whether that is a simulated device.
     backing, growth : str
         As given.
+    reuse : str or None
+        As given.
     lag, repeats : int
         As given.
+    seed : int or None
+        Of the simulated device.
     settings : dict
         ``slab_max``, ``mid_max`` and ``min_block`` of the pool.
     """
@@ -85,6 +102,10 @@ class ReplayResult:
     ns_per_event: float | None
     upstream_calls: dict
     cross_stream_waits: int
+    host_waits: int
+    races: int
+    misuses: int
+    findings: list
     orphan_frees: int
     preexisting: int
     preexisting_bytes: int
@@ -92,7 +113,9 @@ class ReplayResult:
     simulated: bool
     backing: str
     growth: str
+    reuse: str | None
     lag: int
+    seed: int | None
     repeats: int
     settings: dict
 
@@ -113,11 +136,15 @@ class Fit:
         min_capacity / peak_live; None if nothing was ever live.
     settings : dict
         ``slab_max``, ``mid_max`` and ``min_block``, in bytes.
+    cross_stream_waits, host_waits : int
+        Of the replay with that capacity, as in `ReplayResult`.
     """
 
     min_capacity: int
     ratio: float | None
     settings: dict
+    cross_stream_waits: int
+    host_waits: int
 
 
 @dataclass(frozen=True)
@@ -134,6 +161,8 @@ class FitResult:
         min_capacity / peak_live.
     settings : dict
         Settings that min_capacity holds for: those given, else the defaults.
+    cross_stream_waits, host_waits : int or None
+        Of the replay with min_capacity, as in `ReplayResult`; None if there is none.
     best : Fit or None
         The settings of the grid that need least, the defaults included; None if no search was made.
     resolution : int
@@ -144,9 +173,17 @@ class FitResult:
         Replays that it took.
     failed_row : int or None
         Where the largest capacity failed, if no capacity serves the trace.
+    races, misuses : int
+        Over all replays, as in `ReplayResult`.
+    findings : list of str
+        The first ten of them, in words.
     backing : str
         As given.
+    reuse : str or None
+        As given.
     lag : int
+        As given.
+    seed : int or None
         As given.
     """
 
@@ -155,28 +192,38 @@ class FitResult:
     min_capacity: int | None
     ratio: float | None
     settings: dict
+    cross_stream_waits: int | None
+    host_waits: int | None
     best: Fit | None
     resolution: int
     tried: int
     replays: int
     failed_row: int | None
+    races: int
+    misuses: int
+    findings: list
     backing: str
+    reuse: str | None
     lag: int
+    seed: int | None
 
     def as_dict(self):
         """Return the result as a dict of plain values, as ``cuda-pool fit --json`` writes it."""
         return asdict(self)
 
 
-def replay(trace, *, capacity=None, device=None, backing="malloc", growth="static", lag=0,
+def replay(trace, *, capacity=None, device=None, backing="malloc", growth="static", reuse=None, lag=0, seed=None,
            slab_max=None, mid_max=None, min_block=None, repeats=1, progress=None):
     """Replay a trace against a new pool.
 
     Blocks that were live before the first event are allocated beforehand. Frees whose block is not live are skipped.
     The replay ends at the first allocation that cannot be served. Only the events are timed, with the GIL released.
 
-    Streams are not played in this version: every event is played in program order, as if all were on one stream whose
-    work is done at once, so that `ReplayResult.cross_stream_waits` is 0.
+    Without a lag every event is played in program order, as if all were on one stream whose work is done at once. With
+    one, each stream of the trace is a stream of the simulated device, which is `lag` events behind the host: an
+    allocation and a free each queue work that uses the whole block, and that is done when `lag` more events have been
+    played, not before; a free is asynchronous. The stream 0 is the default stream, which takes no notice of the others.
+    Whether the pool hands memory on only where something orders the uses is in `ReplayResult.races`.
 
     Parameters
     ----------
@@ -188,8 +235,14 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
         CUDA ordinal or simulated device; by default a simulated device that is just large enough.
     backing, growth : str
         As for `cuda_pool.Pool`.
+    reuse : str, optional
+        As for `cuda_pool.Pool`; its default otherwise.
     lag : int
-        How many events the device is behind the host. Only 0 is accepted: all work is done at once.
+        How many events the device is behind the host, at most 2**40; 0: all work is done at once. Other numbers need a
+        simulated device.
+    seed : int, optional
+        Of the simulated device that is made when `device` is not given. With a seed and a lag, half of the work is up
+        to 128 ticks later still, an event being one tick.
     slab_max, mid_max, min_block : int or str, optional
         Settings of the pool; its defaults otherwise.
     repeats : int
@@ -213,15 +266,18 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     CudaError
         A driver call failed; DeviceUnavailableError when there is no device.
     """
-    lag, repeats = _lag(lag), _repeats(repeats)
+    lag, repeats, seed = _lag(lag), _repeats(repeats), _seed(seed)
     capacity = default_capacity(trace) if capacity is None else parse_size(capacity)
     require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
-    device = _simulated(capacity) if device is None else device
+    device = _device(device, capacity, lag, seed)
+    findings = _Findings()
     settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block}
-    with _pool(capacity, device, backing=backing, growth=growth, **settings) as pool:
-        run = _Run(PoolReplay(trace, pool), pool)
-        run.play(repeats, progress)
-        return _result(trace, pool, run, backing=backing, growth=growth, lag=lag, repeats=repeats)
+    with _pool(capacity, device, backing=backing, growth=growth, **_reuse(reuse), **settings) as pool:
+        with _loop(trace, pool, lag, findings) as loop:
+            run = _Run(loop, pool)
+            run.play(repeats, progress)
+        return _result(trace, pool, run, **findings.as_dict(), backing=backing, growth=growth, reuse=reuse, lag=lag,
+                       seed=seed, repeats=repeats)
 
 
 def time_malloc(trace, *, repeats=1, progress=None):
@@ -254,7 +310,7 @@ def time_malloc(trace, *, repeats=1, progress=None):
     return run.ns_per_event
 
 
-def fit(trace, *, backing="malloc", lag=0, settings=None, search=True, progress=None):
+def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None, search=True, progress=None):
     """Find the smallest capacity that serves a trace.
 
     The capacity grows from the trace's peak until a replay succeeds, and is then bisected down to the resolution: the
@@ -266,7 +322,9 @@ def fit(trace, *, backing="malloc", lag=0, settings=None, search=True, progress=
     trace : Trace
     backing : str
         As for `cuda_pool.Pool`.
-    lag : int
+    reuse : str, optional
+        As for `cuda_pool.Pool`.
+    lag, seed : int
         As for `replay`.
     settings : dict, optional
         Any of ``slab_max``, ``mid_max`` and ``min_block``, in bytes or as text; nothing is searched then.
@@ -288,8 +346,8 @@ def fit(trace, *, backing="malloc", lag=0, settings=None, search=True, progress=
     TypeError
         A parameter is of a type that is not accepted.
     """
-    lag = _lag(lag)
-    fitter = _Fitter(trace, backing)
+    lag, seed = _lag(lag), _seed(seed)
+    fitter = _Fitter(trace, lag, seed, backing=backing, **_reuse(reuse))
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
     best = found = fitter.smallest(chosen)
@@ -302,9 +360,10 @@ def fit(trace, *, backing="malloc", lag=0, settings=None, search=True, progress=
         progress(len(choices) + 1, len(choices) + 1)
     return FitResult(
         events=trace.events, peak_live=trace.peak_live, min_capacity=found and found.min_capacity,
-        ratio=found and found.ratio, settings=fitter.settings_of(chosen), best=best if choices else None,
-        resolution=fitter.step, tried=len(choices) + 1, replays=fitter.replays,
-        failed_row=failed_row, backing=backing, lag=lag)
+        ratio=found and found.ratio, settings=fitter.settings_of(chosen),
+        cross_stream_waits=found and found.cross_stream_waits, host_waits=found and found.host_waits,
+        best=best if choices else None, resolution=fitter.step, tried=len(choices) + 1, replays=fitter.replays,
+        failed_row=failed_row, **fitter.findings.as_dict(), backing=backing, reuse=reuse, lag=lag, seed=seed)
 
 
 def default_capacity(trace):
@@ -321,6 +380,8 @@ class _Run:
         self.best_ns = None
         self.failed_row = None
         self.failure = None
+        self.stats = None       # the pool's, after the last event
+        self.rounds_left = 0
 
     @property
     def ns_per_event(self):
@@ -330,6 +391,7 @@ class _Run:
     def play(self, repeats=1, progress=None):
         total = len(self.loop.trace) * repeats
         for round_ in range(repeats):
+            self.rounds_left = repeats - round_ - 1
             report = progress and (lambda done, past=len(self.loop.trace) * round_: progress(past + done, total))
             if not self._round(report):
                 return
@@ -348,30 +410,63 @@ class _Run:
 
     def _note(self):
         loop = self.loop
+        loop.check()
+        if self.pool and (loop.failed or self.rounds_left == 0):
+            self.stats = self.pool.stats()
         if not loop.failed:
             self.best_ns = loop.ns if self.best_ns is None else min(self.best_ns, loop.ns)
             return True
         self.best_ns = None
         self.failed_row = loop.failed_row
-        self.failure = self.pool and _failure(loop, self.pool)
+        self.failure = self.pool and _failure(loop, self.stats)
         return False
 
 
-def _failure(loop, pool):
-    loop.check()
-    stats = pool.stats()
+def _failure(loop, stats):
     return {"requested": loop.failed_size, "free": stats.free, "largest_free": stats.largest_free,
             "reserved": stats.reserved, "capacity": stats.capacity}
 
 
+class _Findings:
+    """What simulated devices found fault with in replays with a lag."""
+
+    def __init__(self):
+        self.races = 0
+        self.misuses = 0
+        self.texts = []
+
+    @contextlib.contextmanager
+    def watch(self, device):
+        """Add what the device finds in the meantime."""
+        races, misuses = device.race_count, len(device.errors)
+        yield
+        self.races += device.race_count - races
+        self.misuses += len(device.errors) - misuses
+        if self.races or self.misuses:
+            self.texts += map(str, device.races[races:] + device.errors[misuses:])
+
+    def as_dict(self):
+        return {"races": self.races, "misuses": self.misuses, "findings": self.texts[:FINDINGS_MAX]}
+
+
+@contextlib.contextmanager
+def _loop(trace, pool, lag, findings):
+    """The loop for a replay, which is at its first event again in the end."""
+    with contextlib.ExitStack() as stack:
+        if lag:
+            stack.enter_context(findings.watch(pool.device))
+        loop = LaggedReplay(trace, pool, lag) if lag else PoolReplay(trace, pool)
+        yield stack.enter_context(contextlib.closing(loop))
+
+
 def _result(trace, pool, run, **given):
-    stats = pool.stats()
+    stats = run.stats
     return ReplayResult(
         events=trace.events, streams=trace.streams, peak_live=trace.peak_live,
         peak_requested=stats.requested_high, peak_used=stats.used_high, peak_reserved=stats.reserved_high,
         ratio=_ratio(stats.reserved_high, trace.peak_live), capacity=stats.capacity, failed_row=run.failed_row,
         failure=run.failure, ns_per_event=run.ns_per_event, upstream_calls=dict(stats.upstream_calls),
-        cross_stream_waits=0, orphan_frees=trace.orphan_frees, preexisting=trace.preexisting,
+        **_waits(stats), orphan_frees=trace.orphan_frees, preexisting=trace.preexisting,
         preexisting_bytes=trace.preexisting_bytes, device=pool.device.name, simulated=pool.device.is_simulated,
         settings=_as_dict(pool.settings), **given)
 
@@ -379,9 +474,12 @@ def _result(trace, pool, run, **given):
 class _Fitter:
     """Capacities of base + k * step that are tried with one choice of settings after another."""
 
-    def __init__(self, trace, backing):
+    def __init__(self, trace, lag, seed, **parameters):
         self.trace = trace
-        self.backing = backing
+        self.lag = lag
+        self.seed = seed
+        self.parameters = parameters
+        self.findings = _Findings()
         self.base = max(-(-trace.peak_live // ALIGNMENT), 1) * ALIGNMENT
         self.step = max(STEP_MIN, -(-trace.peak_live // STEPS_IN_PEAK))
         self.replays = 0
@@ -390,43 +488,46 @@ class _Fitter:
     def smallest(self, settings):
         """Return the Fit of these settings, or None."""
         failing, working = -1, 0
-        while not self._serves(working, settings):
+        while not (fit := self._served(working, settings)):
             failing, working = working, max(1, 2 * working)
             if working > STEPS_MAX or self._capacity(failing) == CAPACITY_MAX:
                 return None
-        return self._bisected(failing, working, settings)
+        return self._bisected(failing, working, fit, settings)
 
     def smaller(self, settings, best):
         """Return the Fit of these settings if they need less than `best` (or if that is None), else None."""
         if best is None:
             return self.smallest(settings)
         working = (best.min_capacity - self.base) // self.step - 1
-        if working < 0 or not self._serves(working, settings):
-            return None
-        return self._bisected(-1, working, settings)
+        fit = self._served(working, settings) if working >= 0 else None
+        return fit and self._bisected(-1, working, fit, settings)
 
     def settings_of(self, settings):
         """Return the settings with the pool's defaults filled in."""
         return _as_dict(resolve(default_capacity(self.trace), **settings))
 
-    def _bisected(self, failing, working, settings):
+    def _bisected(self, failing, working, fit, settings):
         while working - failing > 1:
             middle = (failing + working) // 2
-            if self._serves(middle, settings):
-                working = middle
+            served = self._served(middle, settings)
+            if served:
+                working, fit = middle, served
             else:
                 failing = middle
-        capacity = self._capacity(working)
-        return Fit(capacity, _ratio(capacity, self.trace.peak_live), self.settings_of(settings))
+        return fit
 
-    def _serves(self, steps, settings):
+    def _served(self, steps, settings):
+        """Replay the trace; return the Fit if that went well, else None."""
         self.replays += 1
         capacity = self._capacity(steps)
-        with _pool(capacity, _simulated(capacity), backing=self.backing, **settings) as pool:
-            run = _Run(PoolReplay(self.trace, pool), pool)
-            run.play()
+        with _pool(capacity, _simulated(capacity, self.seed), **self.parameters, **settings) as pool:
+            with _loop(self.trace, pool, self.lag, self.findings) as loop:
+                run = _Run(loop, pool)
+                run.play()
         self.failed_row = run.failed_row
-        return run.failed_row is None
+        if run.failed_row is not None:
+            return None
+        return Fit(capacity, _ratio(capacity, self.trace.peak_live), self.settings_of(settings), **_waits(run.stats))
 
     def _capacity(self, steps):
         return min(self.base + steps * self.step, CAPACITY_MAX)
@@ -453,8 +554,29 @@ def _pool(capacity, device, **parameters):
         pool.close()
 
 
-def _simulated(capacity):
-    return sim.Device(capacity)
+def _device(device, capacity, lag, seed):
+    if device is None:
+        return _simulated(capacity, seed)
+    if lag and not isinstance(device, sim.Device):
+        raise ValueError(f"lag {shown(lag)} needs the simulated device, whose streams have virtual time; "
+                         "accepted on a CUDA device: 0")
+    if seed is not None:
+        raise ValueError("seed is for the simulated device that a replay makes: give it to your own device instead")
+    return device
+
+
+def _simulated(capacity, seed):
+    return sim.Device(capacity, seed=seed)
+
+
+def _reuse(reuse):
+    return {} if reuse is None else {"reuse": reuse}
+
+
+def _waits(stats):
+    calls = stats.upstream_calls
+    return {"cross_stream_waits": calls.get("cudaStreamWaitEvent", 0),
+            "host_waits": sum(calls.get(name, 0) for name in HOST_WAITS)}
 
 
 def _as_dict(settings):
@@ -466,9 +588,14 @@ def _ratio(capacity, peak):
 
 
 def _lag(lag):
-    if _integer(lag, "lag is a number of events, accepted: 0") != 0:
-        raise ValueError(f"lag {shown(lag)} needs the stream queues: accepted: 0")
-    return 0
+    number = _integer(lag, "lag is a number of events, from 0 to 2**40")
+    if not 0 <= number <= LAG_MAX:
+        raise ValueError(f"lag is a number of events, from 0 to 2**40, got {shown(lag)}")
+    return number
+
+
+def _seed(seed):
+    return None if seed is None else _integer(seed, "seed is an integer")
 
 
 def _repeats(repeats):

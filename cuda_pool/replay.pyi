@@ -14,6 +14,8 @@ STEP_MIN: int
 STEPS_IN_PEAK: int
 STEPS_MAX: int
 SETTINGS: tuple[str, ...]
+FINDINGS_MAX: int
+HOST_WAITS: tuple[str, ...]
 GRID: dict[str, tuple[int, ...]]
 
 _Progress = Callable[[int, int], object]
@@ -33,6 +35,10 @@ class ReplayResult:
     ns_per_event: float | None
     upstream_calls: dict[str, int]
     cross_stream_waits: int
+    host_waits: int
+    races: int
+    misuses: int
+    findings: list[str]
     orphan_frees: int
     preexisting: int
     preexisting_bytes: int
@@ -40,7 +46,9 @@ class ReplayResult:
     simulated: bool
     backing: str
     growth: str
+    reuse: str | None
     lag: int
+    seed: int | None
     repeats: int
     settings: dict[str, int]
     def as_dict(self) -> dict[str, Any]: ...
@@ -50,6 +58,8 @@ class Fit:
     min_capacity: int
     ratio: float | None
     settings: dict[str, int]
+    cross_stream_waits: int
+    host_waits: int
 
 @dataclass(frozen=True)
 class FitResult:
@@ -58,20 +68,28 @@ class FitResult:
     min_capacity: int | None
     ratio: float | None
     settings: dict[str, int]
+    cross_stream_waits: int | None
+    host_waits: int | None
     best: Fit | None
     resolution: int
     tried: int
     replays: int
     failed_row: int | None
+    races: int
+    misuses: int
+    findings: list[str]
     backing: str
+    reuse: str | None
     lag: int
+    seed: int | None
     def as_dict(self) -> dict[str, Any]: ...
 
 def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Device | None = None,
-           backing: str = "malloc", growth: str = "static", lag: int = 0, slab_max: int | str | None = None,
-           mid_max: int | str | None = None, min_block: int | str | None = None, repeats: int = 1,
-           progress: _Progress | None = None) -> ReplayResult: ...
+           backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
+           seed: int | None = None, slab_max: int | str | None = None, mid_max: int | str | None = None,
+           min_block: int | str | None = None, repeats: int = 1, progress: _Progress | None = None) -> ReplayResult: ...
 def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
-def fit(trace: Trace, *, backing: str = "malloc", lag: int = 0, settings: dict[str, int | str | None] | None = None,
-        search: bool = True, progress: _Progress | None = None) -> FitResult: ...
+def fit(trace: Trace, *, backing: str = "malloc", reuse: str | None = None, lag: int = 0, seed: int | None = None,
+        settings: dict[str, int | str | None] | None = None, search: bool = True,
+        progress: _Progress | None = None) -> FitResult: ...
 def default_capacity(trace: TraceTable) -> int: ...

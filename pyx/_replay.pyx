@@ -12,15 +12,12 @@ from cuda_pool._trace cimport (
     BLOCK_PREEXISTING, EVENT_ALLOC, EVENT_FREE, TraceTable, event_t, trace_t,
 )
 
-cdef enum:
-    ALIGNMENT = 256         # what Pool.alloc() gives when it is not asked for more
-
 
 cdef class Replay:
-    """One run of a trace against an allocator: `PoolReplay` or `MallocReplay`.
+    """One run of a trace against an allocator: `PoolReplay`, `LaggedReplay` or `MallocReplay`.
 
     Call `place`, then `run` until `position` is the number of events or `failed` is true, then `clear`. After that it
-    can be run again. It belongs to one thread; the GIL is released while events are played.
+    can be run again; in the end, `close` it. It belongs to one thread; the GIL is released while events are played.
     """
 
     def __cinit__(self, TraceTable trace not None, *args):
@@ -110,7 +107,15 @@ cdef class Replay:
         self.replay.ns = 0
         self.failure = None
 
-    cdef int acquire(self, uint64_t size, void** address) noexcept nogil:
+    def check(self):
+        """Raise what stopped the run if it was anything but a lack of memory."""
+        if self.failure and self.failure[2] != STATUS_OUT_OF_MEMORY:
+            status_raise(self.pool.handle, self.failure[2], self.failure[1], 0)
+
+    def close(self):
+        """Give back what the run holds beside the blocks that are live."""
+
+    cdef int acquire(self, uint32_t index, void** address) noexcept nogil:
         return STATUS_OUT_OF_MEMORY
 
     cdef int release(self, void* address) noexcept nogil:
@@ -134,20 +139,13 @@ cdef class PoolReplay(Replay):
         The pool is closed.
     """
 
-    cdef Pool pool
-
     def __cinit__(self, TraceTable trace not None, Pool pool not None):
         cdef pool_stats_t stats
         status_raise(pool.handle, pool_get_stats(pool.handle, &stats), 0, 0)
         self.pool = pool
 
-    def check(self):
-        """Raise what stopped the run if it was anything but a lack of memory in the pool."""
-        if self.failure and self.failure[2] != STATUS_OUT_OF_MEMORY:
-            status_raise(self.pool.handle, self.failure[2], self.failure[1], 0)
-
-    cdef int acquire(self, uint64_t size, void** address) noexcept nogil:
-        return pool_alloc(self.pool.handle, size, ALIGNMENT, NULL, address)
+    cdef int acquire(self, uint32_t index, void** address) noexcept nogil:
+        return pool_alloc(self.pool.handle, self.replay.trace.blocks[index].size, ALIGNMENT, NULL, address)
 
     cdef int release(self, void* address) noexcept nogil:
         return pool_free(self.pool.handle, address)
@@ -164,8 +162,8 @@ cdef class MallocReplay(Replay):
     trace : TraceTable
     """
 
-    cdef int acquire(self, uint64_t size, void** address) noexcept nogil:
-        address[0] = malloc(size)
+    cdef int acquire(self, uint32_t index, void** address) noexcept nogil:
+        address[0] = malloc(self.replay.trace.blocks[index].size)
         return STATUS_OK if address[0] != NULL else STATUS_OUT_OF_MEMORY
 
     cdef int release(self, void* address) noexcept nogil:
@@ -219,7 +217,7 @@ cdef int blocks_place(Replay self, uint32_t* index) noexcept nogil:
     cdef int status
     while trace.preexisting and index[0] < trace.block_count:
         if trace.blocks[index[0]].state == BLOCK_PREEXISTING:
-            status = self.acquire(trace.blocks[index[0]].size, &self.replay.address[index[0]])
+            status = self.acquire(index[0], &self.replay.address[index[0]])
             if status != STATUS_OK:
                 return status
         index[0] += 1

@@ -149,6 +149,13 @@ cdef void stream_prepare(stream_t* stream) noexcept nogil:
         clock_join(stream.clock, timeline.legacy.clock, timeline.lanes)
 
 
+cdef void stream_follow(stream_t* stream, stream_t* other) noexcept nogil:
+    """Let the stream's later operations come after what the other has queued, as an event in between does."""
+    stream_prepare(other)
+    stream_prepare(stream)
+    clock_join(stream.clock, other.clock, stream.timeline.lanes)
+
+
 cdef void stream_extent(const stream_t* stream, uint64_t* clock) noexcept nogil:
     """The legacy default stream extends over all blocking streams, any other over itself."""
     cdef const timeline_t* timeline = stream.timeline
@@ -166,11 +173,11 @@ cdef cudaError_t stream_submit(stream_t* stream, op_t* op) noexcept nogil:
     cdef op_t* queued
     cdef bint ready
     stream_prepare(stream)
-    op.ticks += start_delay(timeline)
+    op_delay(timeline, op)
     op.number = timeline.submitted
     stream.clock[stream.lane] += 1
     ready = stream.queued == 0 and may_run(timeline, stream.clock, timeline.lanes, stream.lane)
-    if ready and op.ticks == 0 and op.kind != OP_CALL:
+    if ready and op.ticks == 0 and op.until <= timeline.now and op.kind != OP_CALL:
         stream.issued += 1
         timeline.submitted += 1
         op.lanes = timeline.lanes
@@ -319,7 +326,7 @@ cdef void timeline_start(timeline_t* self) noexcept nogil:
 
 cdef void op_start(timeline_t* self, op_t* op) noexcept nogil:
     op.state = OP_STARTED
-    op.end = self.now + min(op.ticks, FOREVER - 1 - self.now)
+    op.end = max(self.now + min(op.ticks, FOREVER - 1 - self.now), op.until)
 
 
 cdef stream_t* stream_ending(timeline_t* self) noexcept nogil:
@@ -346,8 +353,16 @@ cdef bint comes_first(timeline_t* self, const op_t* op, const op_t* best, uint32
     return op.number < best.number if self.random == 0 else random_next(self) % equals == 0
 
 
+cdef void op_delay(timeline_t* self, op_t* op) noexcept nogil:
+    """Let an operation be late; where it has a time to end at, so that the delays of a stream do not add up."""
+    if op.until > 0:
+        op.until += start_delay(self)
+    else:
+        op.ticks += start_delay(self)
+
+
 cdef uint64_t start_delay(timeline_t* self) noexcept nogil:
-    """Return how many ticks late an operation starts: with a seed and several streams, half of them up to 128."""
+    """Return how many ticks late an operation is: with a seed and several streams, half of them up to 128."""
     if self.random == 0 or self.lanes == 1 or random_next(self) % 2 == 0:
         return 0
     return random_next(self) % (1 << random_next(self) % (LATEST_START + 1))

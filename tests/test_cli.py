@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_pool import __version__
+from cuda_pool import Pool, __version__
 from cuda_pool.cli import main, output
 from cuda_pool.sizes import parse_size
 
@@ -254,7 +254,7 @@ def test_fit_searches(capsys):
     assert main(["fit", RESNET, "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["best"]["min_capacity"] <= values["min_capacity"]
-    assert set(values["best"]) == {"min_capacity", "ratio", "settings"}
+    assert set(values["best"]) == {"min_capacity", "ratio", "settings", "cross_stream_waits", "host_waits"}
 
 
 def test_info(capsys):
@@ -278,6 +278,7 @@ def test_help_names_the_exit_codes(capsys):
 
 @pytest.mark.parametrize("arguments", [
     [], ["replay"], ["frobnicate"], ["replay", "a", "b"], ["replay", "a", "--lag", "x"],
+    ["replay", "a", "--seed", "x"], ["replay", "a", "--reuse", "maybe"], ["fit", "a", "--reuse", "maybe"],
     ["replay", "a", "--repeats", "0"],
     ["replay", "a", "--repeats", "-3"], ["replay", "a", "--device", "gpu"], ["replay", "a", "--device", "-1"],
     ["replay", "a", "--json"], ["fit", "a", "--capacity", "1GiB"], ["info", "a"],
@@ -287,8 +288,9 @@ def test_bad_arguments(capsys, arguments):
 
 
 def test_values_that_are_not_accepted(short, capsys):
-    assert "accepted: 0" in refused(capsys, "replay", short, "--lag", "3")
-    assert "accepted: 0" in refused(capsys, "fit", short, "--lag", "3")
+    assert "from 0 to 2**40" in refused(capsys, "replay", short, "--lag", "-3")
+    assert "from 0 to 2**40" in refused(capsys, "fit", short, "--lag", str(2**40 + 1))
+    assert "accepted on a CUDA device: 0" in refused(capsys, "replay", short, "--lag", "3", "--device", "0")
     assert "malloc" in refused(capsys, "replay", short, "--backing", "paper")
     assert "malloc" in refused(capsys, "fit", short, "--backing", "paper")
     assert "static" in refused(capsys, "replay", short, "--growth", "wild")
@@ -341,6 +343,55 @@ def test_streams_that_are_not_played_are_no_secret(tmp_path, capsys):
     assert main(["replay", str(path), "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert (values["streams"], values["cross_stream_waits"]) == (2, 0)
+
+
+@pytest.fixture
+def two_streams(tmp_path):
+    path = tmp_path / "two.csv"
+    path.write_bytes(HEADER + b"alloc,1,6000000,0\nfree,1,6000000,0\nalloc,2,6000000,1\nfree,2,6000000,1\n")
+    return str(path)
+
+
+def test_replay_with_a_lag(two_streams, capsys):
+    arguments = ["replay", two_streams, "--capacity", "8MiB", "--lag", "100", "--seed", "3"]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "2, the device 100 events behind the host" in text and "program order" not in text
+    assert "between streams" in text and "the simulated device included" in text and "races" not in text
+    assert main([*arguments, "--json", "-"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["lag"], values["seed"], values["reuse"], values["streams"]) == (100, 3, None, 2)
+    assert (values["races"], values["misuses"], values["findings"]) == (0, 0, [])
+    assert values["cross_stream_waits"] + values["host_waits"] == 1
+    assert values["malloc_ns_per_event"] is None and values["ratio_to_malloc"] is None
+
+
+def test_fit_with_a_lag(two_streams, capsys):
+    assert main(["fit", two_streams, "--no-search", "--lag", "100"]) == 0
+    text = capsys.readouterr().out
+    assert "100 events behind the host" in text and "between streams" in text
+    assert main(["fit", two_streams, "--no-search", "--lag", "100", "--seed", "1", "--json", "-"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["lag"], values["seed"], values["races"], values["misuses"]) == (100, 1, 0, 0)
+    assert values["cross_stream_waits"] + values["host_waits"] == 1
+
+
+class Disturbed(Pool):
+    """A pool whose region something else uses as well."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        [(region, nbytes)] = self.device.live.items()
+        self.device.stream(blocking=False).write(region, nbytes, 1)
+
+
+@pytest.mark.parametrize("command", [["replay"], ["fit", "--no-search"]], ids=" ".join)
+def test_races_end_with_1_and_are_shown(two_streams, monkeypatch, capsys, command):
+    monkeypatch.setattr("cuda_pool.replay.Pool", Disturbed)
+    assert main([*command, two_streams, "--lag", "100"]) == 1
+    text = capsys.readouterr().out
+    assert "races" in text and "nothing orders write on stream" in text and "defect of cuda_pool" in text
+    assert main([*command, two_streams]) == 0
 
 
 def test_device_that_is_not_there(short, capsys):

@@ -12,8 +12,7 @@ def add_to(commands):
                     "Everything runs on the simulated device.")
     parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
     parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
-    parser.add_argument("--lag", metavar="N", type=int, default=0,
-                        help="how many events the device is behind the host (default: 0, all work is done at once)")
+    output.add_streams(parser)
     parser.add_argument("--no-search", action="store_true", help="do not look for better settings than the defaults")
     output.add_settings(parser)
     output.add_json(parser)
@@ -24,16 +23,18 @@ def run(arguments):
     """Fit the trace; return the exit code."""
     trace = output.read_trace(arguments.trace)
     with output.progress("fit") as report:
-        result = fit(trace, backing=arguments.backing, lag=arguments.lag,
+        result = fit(trace, backing=arguments.backing, reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed,
                      settings=output.settings_of(arguments) or None, search=not arguments.no_search, progress=report)
     values = {"trace": arguments.trace, **result.as_dict()}
     output.finish(arguments, values, _summary(values))
-    return 0 if result.failed_row is None else 1
+    return 1 if result.failed_row is not None or output.is_faulty(values) else 0
 
 
 def _summary(values):
     summary = output.Summary(f"{values['trace']}: smallest capacity, on the simulated device (no GPU involved)")
     summary.add("events", values["events"])
+    if values["lag"]:
+        summary.add("lag", f"the device is {values['lag']} events behind the host")
     summary.add("peak live", output.size_text(values["peak_live"]))
     if values["min_capacity"] is None:
         summary.add("capacity", "none found")
@@ -42,9 +43,12 @@ def _summary(values):
         summary.add("capacity", output.size_text(values["min_capacity"]))
         summary.add("found to within", output.size_text(values["resolution"]))
         summary.add("ratio", f"{output.ratio_text(values['ratio'])} (capacity / peak live)")
+        if values["lag"]:
+            summary.add("waits", f"{values['cross_stream_waits']} between streams, {values['host_waits']} on the host")
     summary.add("settings", output.settings_text(values["settings"]))
     if values["best"]:
         _add_best(summary, values)
+    output.add_findings(summary, values)
     return summary
 
 

@@ -46,6 +46,17 @@ def add_settings(parser):
         parser.add_argument(f"--{name}", metavar="SIZE", type=size, help=what)
 
 
+def add_streams(parser):
+    """Add what is about streams to a parser."""
+    parser.add_argument("--lag", metavar="N", type=int, default=0,
+                        help="how many events the simulated device is behind the host; with 0 (default) all work is "
+                             "done at once, on one stream")
+    parser.add_argument("--reuse", choices=("wait", "query", "never"),
+                        help="when one stream may take memory that another has freed (default: the pool's)")
+    parser.add_argument("--seed", metavar="N", type=int,
+                        help="of the simulated device: with a lag, work is up to 128 events later still")
+
+
 def size(text):
     """Read a size argument, for argparse."""
     try:
@@ -120,6 +131,22 @@ def progress(label):
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def add_findings(summary, values):
+    """Add what the simulated device found fault with, and say whose fault that is."""
+    if not is_faulty(values):
+        return
+    summary.add("races", values["races"])
+    summary.add("misuses", values["misuses"])
+    summary.remarks += values["findings"]
+    summary.remarks.append("The pool handed out memory that was still in use: that is a defect of cuda_pool; "
+                           "please report it with the trace.")
+
+
+def is_faulty(values):
+    """Return whether the simulated device found fault with the pool."""
+    return values["races"] + values["misuses"] > 0
 
 
 def size_text(nbytes):

@@ -16,8 +16,7 @@ def add_to(commands):
                         help="what the pool may hold; 1.25 times the trace's peak by default")
     parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
     parser.add_argument("--growth", default="static", help="how the pool grows (default: static)")
-    parser.add_argument("--lag", metavar="N", type=int, default=0,
-                        help="how many events the device is behind the host (default: 0, all work is done at once)")
+    output.add_streams(parser)
     parser.add_argument("--device", metavar="sim|N", type=_device, default="sim",
                         help="the simulated device (default) or a CUDA ordinal")
     parser.add_argument("--repeats", metavar="N", type=_repeats, default=1,
@@ -33,14 +32,18 @@ def run(arguments):
     device = None if arguments.device == "sim" else arguments.device
     with output.progress("replay") as report:
         result = replay(trace, capacity=arguments.capacity, device=device, backing=arguments.backing,
-                        growth=arguments.growth, lag=arguments.lag, repeats=arguments.repeats, progress=report,
-                        **output.settings_of(arguments))
-    with output.progress("malloc") as report:
-        malloc_ns = time_malloc(trace, repeats=arguments.repeats, progress=report) if result.ns_per_event else None
+                        growth=arguments.growth, reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed,
+                        repeats=arguments.repeats, progress=report, **output.settings_of(arguments))
+    malloc_ns = _malloc_ns(trace, arguments) if result.ns_per_event and not result.lag else None
     values = {"trace": arguments.trace, **result.as_dict(), "malloc_ns_per_event": malloc_ns,
               "ratio_to_malloc": result.ns_per_event / malloc_ns if malloc_ns else None}
     output.finish(arguments, values, _summary(values, arguments.capacity is None))
-    return 0 if result.failed_row is None else 1
+    return 1 if result.failed_row is not None or output.is_faulty(values) else 0
+
+
+def _malloc_ns(trace, arguments):
+    with output.progress("malloc") as report:
+        return time_malloc(trace, repeats=arguments.repeats, progress=report)
 
 
 def _summary(values, is_default):
@@ -49,7 +52,7 @@ def _summary(values, is_default):
     summary = output.Summary(f"{values['trace']}: {outcome}")
     summary.add("device", "simulated (no GPU involved)" if values["simulated"] else values["device"])
     summary.add("events", values["events"])
-    summary.add("streams", f"{values['streams']}; this version plays all events in program order, not stream by stream")
+    summary.add("streams", _streams_text(values))
     if values["orphan_frees"]:
         summary.add("orphan frees", f"{values['orphan_frees']} (frees without an allocation in the trace)")
     if values["preexisting"]:
@@ -59,8 +62,17 @@ def _summary(values, is_default):
     summary.add("capacity", output.size_text(values["capacity"]) + (
         f", by default {_rule(values)}" if is_default else ""))
     _add_outcome(summary, values, failed)
+    if values["lag"]:
+        summary.add("waits", f"{values['cross_stream_waits']} between streams, {values['host_waits']} on the host")
     summary.add("settings", output.settings_text(values["settings"]))
+    output.add_findings(summary, values)
     return summary
+
+
+def _streams_text(values):
+    if values["lag"]:
+        return f"{values['streams']}, the device {values['lag']} events behind the host"
+    return f"{values['streams']}; without --lag all events are played in program order, not stream by stream"
 
 
 def _rule(values):
@@ -75,7 +87,7 @@ def _add_outcome(summary, values, failed):
         return
     summary.add("ratio", f"{output.ratio_text(values['ratio'])} (peak reserved / peak live)")
     if values["ns_per_event"] is not None:
-        summary.add("time", f"{values['ns_per_event']:.1f} ns per event{_beside_malloc(values)}")
+        summary.add("time", f"{values['ns_per_event']:.1f} ns per event{_beside(values)}")
 
 
 def _add_failure(summary, values):
@@ -86,7 +98,9 @@ def _add_failure(summary, values):
     summary.remarks.append("Try a larger --capacity; `cuda-pool fit` finds the smallest one that serves the trace.")
 
 
-def _beside_malloc(values):
+def _beside(values):
+    if values["lag"]:
+        return ", the simulated device included"
     if values["ratio_to_malloc"] is None:
         return "; libc's malloc could not serve the trace on this host"
     return f", {values['ratio_to_malloc']:.2f} of libc's malloc ({values['malloc_ns_per_event']:.1f} ns)"
