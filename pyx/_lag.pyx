@@ -139,7 +139,7 @@ cdef Stream stream_open(device, number):
 
 cdef int stream_hold(Pool pool, Stream stream) except -1:
     """Promise the pool that the handle stays valid until close()."""
-    if stream.handle != 0 and hasattr(pool, "hold_stream"):
+    if stream.handle != 0:
         pool.hold_stream(stream.handle)
     return 0
 

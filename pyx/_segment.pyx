@@ -523,8 +523,8 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
     if not mid_reserve(&segment.mid, 3):
         return STATUS_HOST_MEMORY
     found = mid_find(&segment.mid, owner, size, align, bias)
-    if found == NO_MID and owner != NOBODY:
-        found = mid_find(&segment.mid, NOBODY, size, align, bias)
+    if owner != NOBODY:
+        found = better_fit(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
     if found == NO_MID and grow_mid(segment, NOBODY, size, align, bias):
         found = segment.mid.first
     if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, bias):
@@ -540,6 +540,13 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
         segment.mid.block[block[0]].owner = owner       # it is behind the work of the one before, by the view
         segment.mid.block[block[0]].batch = view.batch
     return STATUS_OK
+
+
+cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:
+    """The smaller one of two blocks; the stream's own if they are equal."""
+    if own == NO_MID or (other != NO_MID and mid.block[other].size < mid.block[own].size):
+        return other
+    return own
 
 
 cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
