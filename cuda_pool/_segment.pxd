@@ -94,6 +94,7 @@ cdef void segment_claim(segment_t* segment, size_t offset, owner_t owner, uint32
 cdef bint segment_could_share(const segment_t* segment, const view_t* view, size_t nbytes, size_t alignment) noexcept nogil
 # Bytes that are free, and not anyone's.
 cdef size_t segment_pending(const segment_t* segment) noexcept nogil
+cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexcept nogil
 # Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called.
 cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil

@@ -139,10 +139,10 @@ cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStrea
     status = enter(pool)
     if status != STATUS_OK:
         return status
-    owner = order_find(&pool.order, stream)
+    owner = stream_locked(pool, stream)
     if owner == NOBODY:
-        owner = add_locked(pool, stream)
-    if can_be_another(&pool.order.stream[owner]) and stream_is_pending(&pool.order.stream[owner]):
+        status = STATUS_WOULD_WAIT                  # which stream is it?
+    elif can_be_another(&pool.order.stream[owner]) and stream_is_pending(&pool.order.stream[owner]):
         status = STATUS_WOULD_WAIT
     else:
         status = alloc_locked(pool, owner, nbytes, alignment, ptr)
@@ -223,9 +223,7 @@ cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexc
     status = enter(pool)
     if status != STATUS_OK:
         return status
-    owner = order_find(&pool.order, stream)
-    if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
-        owner = add_locked(pool, stream)
+    owner = stream_locked(pool, stream)
     if owner == NOBODY or can_be_another(&pool.order.stream[owner]):
         status = STATUS_WOULD_WAIT
     else:
@@ -286,7 +284,9 @@ cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
     if status != STATUS_OK:
         return status
     owner = find_again(pool, stream, &batch)
-    if owner != NOBODY and (stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0):
+    if can_be_another(&pool.order.stream[owner]):       # what an old stream with this handle freed is not done yet
+        status = identify(pool, stream, &owner)
+    if status == STATUS_OK and owner != NOBODY and (stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0):
         status = ask_stream_done(pool, stream)
     if status == STATUS_OK and owner != NOBODY:
         if owner == LEGACY:
@@ -349,9 +349,7 @@ cdef stream_ref_t pool_find_stream(pool_t* pool, cudaStream_t stream) noexcept n
     cdef owner_t owner
     ref.owner, ref.serial, ref.handle = NOBODY, 0, stream
     if enter(pool) == STATUS_OK:
-        owner = order_find(&pool.order, stream)
-        if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
-            owner = add_locked(pool, stream)
+        owner = stream_locked(pool, stream)
         ref = ref_to(&pool.order, owner, stream)
         leave(pool)
     return ref
@@ -565,15 +563,13 @@ cdef inline bint can_be_another(const stream_t* stream) noexcept nogil:
     return stream.kind == STREAM_HANDLE or stream.kind == STREAM_VOUCHED
 
 
-cdef owner_t add_locked(pool_t* pool, cudaStream_t stream) noexcept nogil:
-    """Make a record for a stream that nothing was freed on yet: its id is asked for when something is."""
-    cdef owner_t owner
-    if <uintptr_t>stream == THREAD_HANDLE:
+cdef inline owner_t stream_locked(pool_t* pool, cudaStream_t stream) noexcept nogil:
+    """The record of a handle; that of a thread's default stream is made where there is none."""
+    cdef owner_t owner = order_find(&pool.order, stream)
+    if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
         owner = order_add(&pool.order, STREAM_THREAD, stream, this_thread())
-    else:
-        owner = order_add(&pool.order, STREAM_HANDLE, stream, 0)
-    if owner != NOBODY:
-        segment_admit(&pool.segment, owner)
+        if owner != NOBODY:
+            segment_admit(&pool.segment, owner)
     return owner
 
 

@@ -208,14 +208,14 @@ cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t o
     if batch == 0:
         owner = NOBODY
     if place.tier == TIER_MID:
-        set_tag(segment, place_offset(segment, place), 0)
+        set_tag(segment, segment_offset(segment, place), 0)
         mid_free(&segment.mid, place.index, owner, batch)
     else:
-        set_tag(segment, place_offset(segment, place), 0)
+        set_tag(segment, segment_offset(segment, place), 0)
         buddy_release(&segment.buddy, place.index, owner, batch)
 
 
-cdef inline size_t place_offset(const segment_t* segment, const place_t* place) noexcept nogil:
+cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexcept nogil:
     cdef const slab_t* slab
     if place.tier == TIER_MID:
         return <size_t>segment.mid.block[place.index].offset * MID_UNIT
@@ -231,7 +231,7 @@ cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
     if place.tier == TIER_SLAB:
         slot_hold(&segment.slabs, place.index, place.slot)
         return
-    set_tag(segment, place_offset(segment, place), 0)
+    set_tag(segment, segment_offset(segment, place), 0)
     if place.tier == TIER_MID:
         segment.mid.block[place.index].state = MID_HELD
     else:
@@ -253,7 +253,7 @@ cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbyt
     segment.held -= place.used
     slot_retake(&segment.slabs, place.index, place.slot, nbytes)
     tier_enter(segment, TIER_SLAB, place.used, nbytes)
-    return place_offset(segment, place)
+    return segment_offset(segment, place)
 
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:

@@ -29,22 +29,31 @@ ctypedef struct option_t:
 
 
 cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
-    cdef int status = attempt(pool, owner, nbytes, alignment, ptr), fault = STATUS_OK
-    cdef uint32_t until = pool.order.batch          # what is freed from now on is not waited for
+    cdef int status = attempt_with_held(pool, owner, nbytes, alignment, ptr), fault = STATUS_OK
     cdef bint any = False
     if status != STATUS_OUT_OF_MEMORY or pool.order.stream[owner].kind == STREAM_CAPTURE:
         return status
     if pool.reuse != REUSE_NEVER:
-        fault = see_what_is_over(pool, owner, until, &any)
-        status = attempt(pool, owner, nbytes, alignment, ptr)
+        fault = see_what_is_over(pool, owner, pool.order.batch, &any)
+        status = attempt_with_held(pool, owner, nbytes, alignment, ptr)
     if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT:
         fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
-    while status == STATUS_OUT_OF_MEMORY and pool.order.captures == 0 and is_work_left(pool, owner, until):
-        fault = wait_on_host(pool, owner, until)
-        if fault != STATUS_OK:
-            break
-        status = attempt(pool, owner, nbytes, alignment, ptr)
+    if status == STATUS_OUT_OF_MEMORY:
+        fault = wait_on_host(pool, owner, nbytes, alignment, ptr, &status) or fault
     return fault if status == STATUS_OUT_OF_MEMORY and fault != STATUS_OK else status
+
+
+cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
+                      int* status) noexcept nogil:
+    """Wait for what is pending now, one event after another; `status` is that of the request, the result a fault's."""
+    cdef uint32_t until = pool.order.batch          # what is freed from now on is not waited for
+    cdef int fault = STATUS_OK
+    while (status[0] == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and pool.order.captures == 0
+           and is_work_left(pool, owner, until)):
+        fault = wait_for_next(pool, owner, until)
+        if fault == STATUS_OK:
+            status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+    return fault
 
 
 cdef bint is_work_left(const pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
@@ -64,6 +73,15 @@ cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint3
 
 
 cdef int attempt(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    cdef int status = enter(pool)
+    if status == STATUS_OK:
+        status = serve_locked(pool, owner, nbytes, alignment, ptr)
+        leave(pool)
+    return status
+
+
+cdef int attempt_with_held(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+    """Give the stream the held blocks that it need not wait for, first."""
     cdef view_t view
     cdef int status = enter(pool)
     if status != STATUS_OK:
@@ -71,9 +89,8 @@ cdef int attempt(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, v
     if pool.helds.bytes != 0 and pool.order.stream[owner].kind != STREAM_CAPTURE:
         order_view(&pool.order, owner, &view)
         unhold_locked(pool, &view)
-    status = serve_locked(pool, owner, nbytes, alignment, ptr)
     leave(pool)
-    return status
+    return attempt(pool, owner, nbytes, alignment, ptr)
 
 
 # See what is over
@@ -198,7 +215,7 @@ cdef int wait_on_device(pool_t* pool, owner_t owner, size_t nbytes, size_t align
             if count == 0:
                 break
             fault = wait_for(pool, owner, options, first, count)
-            status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+            status[0] = attempt_with_held(pool, owner, nbytes, alignment, ptr)
             count = list_options(pool, owner, options)
     free(options)
     return fault
@@ -277,7 +294,7 @@ cdef int wait_for(pool_t* pool, owner_t owner, const option_t* options, int firs
 
 # Let the host wait
 
-cdef int wait_on_host(pool_t* pool, owner_t caller, uint32_t until) noexcept nogil:
+cdef int wait_for_next(pool_t* pool, owner_t caller, uint32_t until) noexcept nogil:
     """Wait for the event that was recorded first, unless one is over; without any, for the device."""
     cdef owner_t owner = NOBODY
     cdef bint any = False

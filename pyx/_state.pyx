@@ -10,11 +10,11 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport NOBODY, batch_within, later_batch
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_find, segment_free,
-    segment_hold, segment_retake, segment_settle, segment_unhold)
+    segment_hold, segment_offset, segment_retake, segment_settle, segment_unhold)
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport (
     STATUS_FOREIGN_POINTER, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK)
-from cuda_pool._uses cimport uses_add, uses_check, uses_find, uses_remove
+from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove
 
 from libc.string cimport memset
 
@@ -52,6 +52,7 @@ cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     cdef segment_t* segment = &pool.segment
     cdef uint32_t held
     cdef place_t place
+    cdef use_t* use
     cdef int size_class
     if nbytes > segment.slabs.max or alignment > segment.slot_alignment:
         return False
@@ -59,6 +60,11 @@ cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     held = slabs_of(&segment.slabs, owner, size_class).held if size_class >= 0 else <uint32_t>NO_HELD
     if held == NO_HELD:
         return False
+    use = uses_of(&pool.uses, segment_offset(segment, &pool.helds.held[held].place))
+    if use == NULL:
+        return False
+    use.origin = owner
+    use.batch = pool.helds.held[held].batch
     place = pool.helds.held[held].place
     helds_remove(&pool.helds, held)
     ptr[0] = <void*>(pool.base + segment_retake(segment, &place, nbytes))
@@ -73,11 +79,41 @@ cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:
         return status
+    if pool.uses.count != 0 and must_hold(pool, ptr):
+        return hold_for_origin(pool, ptr, &place)
     if place.tier != TIER_SLAB and place.owner != NOBODY:
         batch = batch_of_origin(pool, &place)
-    drop_uses(pool, ptr)
     segment_free(&pool.segment, &place, place.owner, batch)
     count_free(pool, &place)
+    return STATUS_OK
+
+
+cdef bint must_hold(pool_t* pool, const void* ptr) noexcept nogil:
+    """Is it a slot taken again from among those held, and is the work that it was held for not over?
+
+    What else is known of the block ends with it.
+    """
+    cdef size_t offset = <size_t>ptr - pool.base
+    cdef const use_t* use = uses_find(&pool.uses, offset)
+    if use == NULL:
+        return False
+    if use.origin != NOBODY and not batch_within(use.batch, pool.order.stream[use.origin].done):
+        return True
+    uses_remove(&pool.uses, offset)
+    return False
+
+
+cdef int hold_for_origin(pool_t* pool, const void* ptr, const place_t* place) noexcept nogil:
+    cdef use_t use = uses_find(&pool.uses, <size_t>ptr - pool.base)[0]
+    cdef owners_t owners
+    if not helds_reserve(&pool.helds):
+        return STATUS_HOST_MEMORY
+    uses_remove(&pool.uses, <size_t>ptr - pool.base)
+    memset(&owners, 0, sizeof(owners))
+    owners_add(&owners, use.origin)
+    segment_hold(&pool.segment, place)
+    helds_add(&pool.helds, place, &owners, use.batch, slot_list(pool, place, use.origin))
+    count_free(pool, place)
     return STATUS_OK
 
 
@@ -140,11 +176,12 @@ cdef inline bint is_behind(const pool_t* pool, owner_t asker, owner_t owner, uin
 cdef void users_of(const pool_t* pool, const place_t* place, const void* ptr, owner_t owner,
                    owners_t* owners) noexcept nogil:
     """Whose work a block waits for: the stream's, those of its recorded uses, and that behind the memory it is cut from."""
-    cdef const owners_t* uses = uses_find(&pool.uses, <size_t>ptr - pool.base)
-    if uses != NULL:
-        owners[0] = uses[0]
-    else:
-        memset(owners, 0, sizeof(owners_t))
+    cdef const use_t* use = uses_find(&pool.uses, <size_t>ptr - pool.base)
+    memset(owners, 0, sizeof(owners_t))
+    if use != NULL:
+        owners[0] = use.owners
+        if use.origin != NOBODY and not is_behind(pool, owner, use.origin, use.batch):
+            owners_add(owners, use.origin)
     owners_add(owners, owner)
     if place.owner != NOBODY and place.batch != 0 and not is_behind(pool, owner, place.owner, place.batch):
         owners_add(owners, place.owner)
@@ -170,10 +207,15 @@ cdef void note_freed(pool_t* pool, const owners_t* owners, size_t nbytes) noexce
 
 cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
     cdef place_t place
+    cdef use_t* use
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:
         return status
-    return STATUS_OK if uses_add(&pool.uses, <size_t>ptr - pool.base, owner) else STATUS_HOST_MEMORY
+    use = uses_of(&pool.uses, <size_t>ptr - pool.base)
+    if use == NULL:
+        return STATUS_HOST_MEMORY
+    owners_add(&use.owners, owner)
+    return STATUS_OK
 
 
 cdef int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:

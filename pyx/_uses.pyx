@@ -1,10 +1,11 @@
-"""Live blocks that were said to be used on further streams."""
+"""What is to be known of a few live blocks."""
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from cuda_pool._held cimport owners_add, owners_discard
+from cuda_pool._held cimport owners_discard
+from cuda_pool._owner cimport NOBODY
 
 cdef enum:
     PLACES_MIN = 64
@@ -17,24 +18,23 @@ cdef void uses_destroy(uses_t* uses) noexcept nogil:
     uses.count = 0
 
 
-cdef owners_t* uses_find(const uses_t* uses, size_t offset) noexcept nogil:
+cdef use_t* uses_find(const uses_t* uses, size_t offset) noexcept nogil:
     cdef uint32_t at
     if uses.count == 0:
         return NULL
     at = place_of(uses, offset)
-    return &uses.use[at].owners if uses.use[at].offset != 0 else NULL
+    return &uses.use[at] if uses.use[at].offset != 0 else NULL
 
 
-cdef int uses_add(uses_t* uses, size_t offset, owner_t owner) noexcept nogil:
+cdef use_t* uses_of(uses_t* uses, size_t offset) noexcept nogil:
     cdef uint32_t at
     if <uint64_t>(uses.count + 1) * 4 > <uint64_t>uses.places * 3 and not enlarge(uses):
-        return 0
+        return NULL
     at = place_of(uses, offset)
     if uses.use[at].offset == 0:
         uses.use[at].offset = offset + 1
         uses.count += 1
-    owners_add(&uses.use[at].owners, owner)
-    return 1
+    return &uses.use[at]
 
 
 cdef void uses_remove(uses_t* uses, size_t offset) noexcept nogil:
@@ -55,6 +55,8 @@ cdef void uses_forget(uses_t* uses, owner_t owner) noexcept nogil:
     cdef uint32_t at
     for at in range(uses.places):
         owners_discard(&uses.use[at].owners, owner)
+        if uses.use[at].origin == owner:
+            uses.use[at].origin = NOBODY
 
 
 cdef inline uint32_t home_of(const uses_t* uses, size_t offset) noexcept nogil:
