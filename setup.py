@@ -4,6 +4,7 @@ CUDA_POOL_BUILD selects the kind of build; each kind has its own folder below bu
   release    (default) optimised, no tracing
   linetrace  line events for coverage (tools/coverage.sh)
   sanitize   address and undefined-behaviour sanitizers (tools/sanitize.sh)
+  thread     thread sanitizer (tools/threads.sh)
 """
 
 import os
@@ -23,10 +24,11 @@ C_DIR = BUILD_DIR / f"cython-{Cython.__version__}"      # C of another Cython, o
 COMPILE_ARGS = {
     "release": ["-O3", "-g1"],
     "linetrace": ["-O1", "-g1", "-DCYTHON_TRACE=1", "-DCYTHON_TRACE_NOGIL=1", "-DCYTHON_USE_SYS_MONITORING=0"],
+    "thread": ["-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer"],
     "sanitize": ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
                  "-fno-omit-frame-pointer"],
 }
-LINK_ARGS = {"sanitize": ["-fsanitize=address,undefined"]}
+LINK_ARGS = {"sanitize": ["-fsanitize=address,undefined"], "thread": ["-fsanitize=thread"]}
 DIRECTIVES = {
     "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False,
     "binding": True, "embedsignature": False, "freethreading_compatible": False, "linetrace": KIND == "linetrace",

@@ -108,10 +108,12 @@ cdef inline void stream_freed(order_t* order, owner_t owner, size_t nbytes) noex
 
 cdef inline owner_t order_find(order_t* order, cudaStream_t handle) noexcept nogil:
     """The same as order_search(), from where that ended last time."""
-    cdef owner_t owner = order.lookup[lookup_slot(handle)]
-    cdef const stream_t* stream = &order.stream[owner]
+    cdef owner_t owner
+    cdef const stream_t* stream
     if <uintptr_t>handle <= LEGACY_HANDLE:
         return LEGACY
+    owner = order.lookup[lookup_slot(handle)]
+    stream = &order.stream[owner]
     if stream.handle == handle and (stream.kind == STREAM_HANDLE or stream.kind == STREAM_HELD):
         return owner
     return order_search(order, handle)

@@ -26,6 +26,8 @@ ctypedef struct pool_stats_t:
     tier_stats_t tier[TIERS]
     size_t upstream[UPSTREAM_CALLS]
 
+# Make a closed pool of zeroed or any other memory.
+cdef void pool_init(pool_t* pool) noexcept nogil
 # Every function below may be called from any thread without the GIL; those that return an int return a status.
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, const settings_t* settings,
                    bint scrub, reuse_t reuse) noexcept nogil

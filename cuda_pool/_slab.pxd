@@ -53,6 +53,7 @@ ctypedef struct slab_t:
     uint32_t bytes
     uint16_t size_class
     owner_t owner
+    slab_lists_t* lists             # those of its owner and class
     uint32_t batch                  # last one in which the owner freed something in it; 0: nothing that is not over
     uint32_t birth                  # batch of slots that were never handed out
     uint32_t slots
@@ -109,10 +110,6 @@ cdef inline slab_lists_t* slabs_of(const slabs_t* slabs, owner_t owner, int size
     return &slabs.lists[owner * slabs.classes + size_class]
 
 
-cdef inline slab_lists_t* lists_of(const slabs_t* slabs, const slab_t* slab) noexcept nogil:
-    return slabs_of(slabs, slab.owner, slab.size_class)
-
-
 cdef inline uint32_t slabs_available(const slab_lists_t* lists) noexcept nogil:
     """A slab with a free slot, or NO_SLAB."""
     return lists.head[SLAB_PARTIAL]
@@ -138,7 +135,7 @@ cdef inline size_t slab_take(slabs_t* slabs, uint32_t index, size_t nbytes) noex
     slab.slot[slot].value = <uint32_t>nbytes
     slab.live[slot >> 6] |= <uint64_t>1 << (slot & 63)
     slab.used += 1
-    lists_of(slabs, slab).slots_used += 1
+    slab.lists.slots_used += 1
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_PARTIAL, SLAB_FULL)
     return slab.offset + slab.colour + slot * slabs.size_class[slab.size_class].size
@@ -166,7 +163,7 @@ cdef inline bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noex
 cdef inline bint slot_push(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
     """Put a slot that is live no more on the chain; the same result."""
     cdef slab_t* slab = &slabs.slab[index]
-    cdef slab_lists_t* lists = lists_of(slabs, slab)
+    cdef slab_lists_t* lists = slab.lists
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_FULL, SLAB_PARTIAL)
     slab.slot[slot].value = slab.free

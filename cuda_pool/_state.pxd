@@ -5,10 +5,12 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
-from cuda_pool._order cimport order_t
+from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
-from cuda_pool._segment cimport TIERS, place_t, segment_alloc, segment_t, tier_stats_t
-from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_OUT_OF_MEMORY
+from cuda_pool._segment cimport (
+    TIERS, TIER_SLAB, place_t, segment_alloc, segment_find, segment_free, segment_t, tier_stats_t)
+from cuda_pool._status cimport (
+    STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport uses_t
 
 # Driver calls that are counted; pool_call_name() names them.
@@ -55,7 +57,8 @@ ctypedef struct leaving_t:
 #   helds.bytes == segment.held
 ctypedef struct pool_t:
     lock_t lock
-    unsigned generation             # number of forks before it was opened
+    const unsigned* forks           # forks between the first process and this one
+    unsigned generation             # forks before it was opened
     const driver_t* driver
     int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
@@ -85,7 +88,7 @@ ctypedef struct pool_t:
     bint unordered                  # treat free_async as free: for tests of the race detector
     size_t upstream[UPSTREAM_CALLS]
 
-cdef unsigned fork_generation() noexcept nogil
+cdef const unsigned* fork_counter() noexcept nogil
 
 # Serve a request from a slot that the stream freed in another stream's slab.
 cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil
@@ -93,10 +96,10 @@ cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t align
 cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil
 # Let a block just allocated be the capture's, freed or not.
 cdef void claim_locked(pool_t* pool, owner_t owner, size_t offset) noexcept nogil
-cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil
-cdef int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil
+# The rest of the two frees at the end of this file, once the block is found.
+cdef int free_found_locked(pool_t* pool, const void* ptr, const place_t* place) noexcept nogil
+cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* place, owner_t owner) noexcept nogil
 cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil
-cdef int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil
 cdef bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil
 # Give back what is done: to nobody.
 cdef void settle_locked(pool_t* pool) noexcept nogil
@@ -109,7 +112,7 @@ cdef const char* state_check(const pool_t* pool) noexcept nogil
 
 cdef inline int enter(pool_t* pool) noexcept nogil:
     """Take the lock of an open pool; on any other status it is not held."""
-    if pool.generation != fork_generation():    # first: another thread of the parent may have held the lock at the fork
+    if pool.generation != pool.forks[0]:        # first: another thread of the parent may have held the lock at the fork
         return STATUS_FORKED
     lock_acquire(&pool.lock)
     if not pool.closed:
@@ -163,3 +166,39 @@ cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
 cdef inline bint is_shared(const pool_t* pool) noexcept nogil:
     """Is there memory that one stream has and another may get?"""
     return pool.order.streams > LEGACY + 1 or pool.segment.mid.owned != 0 or pool.segment.buddy.owned != 0
+
+
+cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
+    cdef size_t offset = <size_t>ptr - pool.base
+    if offset >= pool.segment.size:         # below the base it wraps round to a large number
+        return STATUS_FOREIGN_POINTER
+    if pool.leaving != NULL and is_leaving(pool, ptr):
+        return STATUS_FREED_POINTER
+    return segment_find(&pool.segment, offset, place)
+
+
+cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:
+    """Free a block for anyone, or for whoever may have what it was cut from. Here only a slot of which no more is known."""
+    cdef place_t place
+    cdef int status = find_locked(pool, ptr, &place)
+    if status != STATUS_OK:
+        return status
+    if place.tier != TIER_SLAB or pool.uses.count != 0:
+        return free_found_locked(pool, ptr, &place)
+    segment_free(&pool.segment, &place, place.owner, 0)
+    count_free(pool, &place)
+    return STATUS_OK
+
+
+cdef inline int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
+    """Free a block in the order of a stream. Here only a slot of the stream's own slabs."""
+    cdef place_t place
+    cdef int status = find_locked(pool, ptr, &place)
+    if status != STATUS_OK:
+        return status
+    if place.tier != TIER_SLAB or place.owner != owner or pool.uses.count != 0 or pool.unordered:
+        return free_async_found_locked(pool, ptr, &place, owner)
+    segment_free(&pool.segment, &place, owner, pool.order.batch)
+    stream_freed(&pool.order, owner, place.used)
+    count_free(pool, &place)
+    return STATUS_OK

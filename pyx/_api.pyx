@@ -16,7 +16,7 @@ from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
     pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_find_stream, pool_forget_stream,
-    pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_mem_info, pool_metadata, pool_open,
+    pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_mem_info, pool_metadata, pool_open,
     pool_owns, pool_record_use_as, pool_size_of, pool_stats_t, pool_try_alloc_as, pool_try_free,
     pool_try_free_async_as)
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
@@ -103,7 +103,7 @@ cdef class Pool:
         self.handle = <pool_t*>calloc(1, sizeof(pool_t))
         if self.handle == NULL:
             raise MemoryError("the host has no memory left for a pool")
-        self.handle.closed = True
+        pool_init(self.handle)
         self.streams = Streams.__new__(Streams)
         self.streams.pool = self.handle
 

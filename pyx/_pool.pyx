@@ -25,7 +25,7 @@ from cuda_pool._segment cimport (
     segment_pending)
 from cuda_pool._shortage cimport mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all
 from cuda_pool._state cimport (
-    captured, enter, find_locked, fork_generation, free_async_locked, free_locked, is_leaving, leave, leave_locked,
+    captured, enter, find_locked, fork_counter, free_async_locked, free_locked, is_leaving, leave, leave_locked,
     leaving_t, record_use_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
@@ -36,13 +36,18 @@ cdef enum:
     MARK_SHARE = 64                 # of the region: so much freed on a stream that can vanish is worth an event
 
 
+cdef void pool_init(pool_t* pool) noexcept nogil:
+    memset(pool, 0, sizeof(pool_t))
+    pool.forks = fork_counter()
+    pool.generation = pool.forks[0]
+    pool.closed = True
+
+
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, const settings_t* settings,
                    bint scrub, reuse_t reuse) noexcept nogil:
-    """Take the region from the driver; when that or the host fails, nothing is held."""
+    """Take the region from the driver; when that or the host fails, nothing is held, and the pool is still closed."""
     cdef int status
-    memset(pool, 0, sizeof(pool_t))
-    pool.closed = True
-    pool.generation = fork_generation()
+    pool.generation = pool.forks[0]
     pool.driver = driver
     pool.device = device
     pool.scrub = scrub

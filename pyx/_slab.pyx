@@ -111,6 +111,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.bytes = <uint32_t>nbytes
     slab.size_class = <uint16_t>size_class
     slab.owner = owner
+    slab.lists = slabs_of(slabs, owner, size_class)
     slab.batch = batch
     slab.birth = batch
     slab.slots = <uint32_t>slots
@@ -121,7 +122,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
     class_cover(group, nbytes)
-    lists_of(slabs, slab).empty = index         # its owner's class had no free slot, so no empty slab either
+    slab.lists.empty = index         # its owner's class had no free slot, so no empty slab either
     lists_enter(slabs, index)
     return index
 
@@ -186,6 +187,7 @@ cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t bat
         return False
     lists_leave(slabs, index)
     slab.owner = to
+    slab.lists = lists
     slab.batch = batch
     slab.birth = batch
     for slot in range(slab.fresh):
@@ -198,7 +200,7 @@ cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t bat
 
 cdef void lists_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef const slab_t* slab = &slabs.slab[index]
-    cdef slab_lists_t* lists = lists_of(slabs, slab)
+    cdef slab_lists_t* lists = slab.lists
     lists.slabs += 1
     lists.slots_used += slab.used
     list_push(slabs, index, slab_state(slab))
@@ -206,7 +208,7 @@ cdef void lists_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
 
 cdef void lists_leave(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef const slab_t* slab = &slabs.slab[index]
-    cdef slab_lists_t* lists = lists_of(slabs, slab)
+    cdef slab_lists_t* lists = slab.lists
     lists.slabs -= 1
     lists.slots_used -= slab.used
     if lists.empty == index:
@@ -246,7 +248,7 @@ cdef uint32_t next_colour(slabs_t* slabs, size_t slack) noexcept nogil:
 
 cdef void list_push(slabs_t* slabs, uint32_t index, slab_list_t state) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
-    cdef uint32_t* head = &lists_of(slabs, slab).head[state]
+    cdef uint32_t* head = &slab.lists.head[state]
     slab.next = head[0]
     slab.prev = NO_SLAB
     if head[0] != NO_SLAB:
@@ -261,7 +263,7 @@ cdef void list_remove(slabs_t* slabs, uint32_t index, slab_list_t state) noexcep
     if slab.prev != NO_SLAB:
         slabs.slab[slab.prev].next = slab.next
     else:
-        lists_of(slabs, slab).head[state] = slab.next
+        slab.lists.head[state] = slab.next
 
 
 cdef const char* slabs_check(const slabs_t* slabs) noexcept nogil:
@@ -284,7 +286,7 @@ cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class
     for state in range(SLAB_LISTS):
         at, prev = lists.head[state], NO_SLAB
         while at != NO_SLAB:
-            if slabs.slab[at].owner != owner or slabs.slab[at].size_class != size_class:
+            if slabs.slab[at].owner != owner or slabs.slab[at].size_class != size_class or slabs.slab[at].lists != lists:
                 return b"slab: on the list of another owner or class"
             broken = slab_check(&slabs.slab[at], slabs.size_class[size_class].size, state, prev)
             if broken != NULL:

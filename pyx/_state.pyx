@@ -9,11 +9,10 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_check, order_drop, order_view, order_waited, stream_freed)
 from cuda_pool._owner cimport NOBODY, batch_within, later_batch
 from cuda_pool._segment cimport (
-    TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_find, segment_free,
+    TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_free,
     segment_hold, segment_offset, segment_retake, segment_settle, segment_unhold)
 from cuda_pool._slab cimport slabs_class, slabs_of
-from cuda_pool._status cimport (
-    STATUS_FOREIGN_POINTER, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK)
+from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove
 
 from libc.string cimport memset
@@ -24,8 +23,8 @@ cdef extern from "<pthread.h>" nogil:
 cdef unsigned generation = 0        # forks between the first process and this one
 
 
-cdef unsigned fork_generation() noexcept nogil:
-    return generation
+cdef const unsigned* fork_counter() noexcept nogil:
+    return &generation
 
 
 cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
@@ -72,19 +71,14 @@ cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     return True
 
 
-cdef int free_locked(pool_t* pool, void* ptr) noexcept nogil:
-    """Free a block for anyone, or for whoever may have what it was cut from."""
-    cdef place_t place
+cdef int free_found_locked(pool_t* pool, const void* ptr, const place_t* place) noexcept nogil:
     cdef uint32_t batch = 0
-    cdef int status = find_locked(pool, ptr, &place)
-    if status != STATUS_OK:
-        return status
     if pool.uses.count != 0 and must_hold(pool, ptr):
-        return hold_for_origin(pool, ptr, &place)
+        return hold_for_origin(pool, ptr, place)
     if place.tier != TIER_SLAB and place.owner != NOBODY:
-        batch = batch_of_origin(pool, &place)
-    segment_free(&pool.segment, &place, place.owner, batch)
-    count_free(pool, &place)
+        batch = batch_of_origin(pool, place)
+    segment_free(&pool.segment, place, place.owner, batch)
+    count_free(pool, place)
     return STATUS_OK
 
 
@@ -131,28 +125,24 @@ cdef inline void drop_uses(pool_t* pool, const void* ptr) noexcept nogil:
         uses_remove(&pool.uses, offset)
 
 
-cdef int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
-    """Free a block in the order of a stream, and hold it where that alone does not say when it can be used again."""
-    cdef place_t place
+cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* place, owner_t owner) noexcept nogil:
+    """Hold the block where the stream's order alone does not say when it can be used again."""
     cdef owners_t owners
-    cdef int status = find_locked(pool, ptr, &place)
-    if status != STATUS_OK:
-        return status
     if pool.unordered:
-        return free_locked(pool, ptr)
-    if is_plain(pool, &place, ptr, owner):
-        segment_free(&pool.segment, &place, owner, pool.order.batch)
+        return free_found_locked(pool, ptr, place)
+    if is_plain(pool, place, ptr, owner):
+        segment_free(&pool.segment, place, owner, pool.order.batch)
         stream_freed(&pool.order, owner, place.used)
-        count_free(pool, &place)
+        count_free(pool, place)
         return STATUS_OK
     if not helds_reserve(&pool.helds):
         return STATUS_HOST_MEMORY
-    users_of(pool, &place, ptr, owner, &owners)
+    users_of(pool, place, ptr, owner, &owners)
     drop_uses(pool, ptr)
-    segment_hold(&pool.segment, &place)
-    helds_add(&pool.helds, &place, &owners, pool.order.batch, held_list(pool, &place, owner, &owners))
+    segment_hold(&pool.segment, place)
+    helds_add(&pool.helds, place, &owners, pool.order.batch, held_list(pool, place, owner, &owners))
     note_freed(pool, &owners, place.used)
-    count_free(pool, &place)
+    count_free(pool, place)
     return STATUS_OK
 
 
@@ -216,15 +206,6 @@ cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogi
         return STATUS_HOST_MEMORY
     owners_add(&use.owners, owner)
     return STATUS_OK
-
-
-cdef int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
-    if offset >= pool.segment.size:         # below the base it wraps round to a large number
-        return STATUS_FOREIGN_POINTER
-    if is_leaving(pool, ptr):
-        return STATUS_FREED_POINTER
-    return segment_find(&pool.segment, offset, place)
 
 
 cdef bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil:
