@@ -102,6 +102,7 @@ cdef inline stream_ref_t ref_to(const order_t* order, owner_t owner, cudaStream_
 
 
 cdef inline void stream_freed(order_t* order, owner_t owner, size_t nbytes) noexcept nogil:
+    """Note that something was freed on a stream."""
     order.stream[owner].freed = order.batch
     order.stream[owner].unmarked += nbytes
 

@@ -13,6 +13,8 @@ cdef enum:
     NOBODY = 0
     LEGACY = 1                      # the legacy default stream
     OWNERS = 256                    # indices below; one stream or capture each
+    BATCH_LAST = 0x7FFFFFFF         # no batch is later
+    BATCH_RENEWED = 1 << 30         # from here on they are numbered anew as soon as all work is done
 
 # What may be used by one that asks: memory of owner x if its batch is at most limit[x]. Batches count from 1.
 ctypedef struct view_t:

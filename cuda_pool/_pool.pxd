@@ -1,6 +1,6 @@
 """What can be done with a pool, from any thread and without the GIL."""
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t
 
 from cuda_pool._driver cimport cudaStream_t, driver_t
 from cuda_pool._order cimport stream_ref_t
@@ -80,4 +80,5 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil
 cdef size_t pool_metadata(pool_t* pool) noexcept nogil
 cdef const char* pool_check(pool_t* pool) noexcept nogil
 cdef const char* pool_call_name(int call) noexcept nogil
+cdef void pool_skip_batches(pool_t* pool, uint32_t batch) noexcept nogil   # for tests: go on with a later batch
 cdef void pool_ignore_streams(pool_t* pool) noexcept nogil      # for tests: let every asynchronous free be a plain one

@@ -92,6 +92,8 @@ cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, ow
 cdef void segment_claim(segment_t* segment, size_t offset, owner_t owner, uint32_t batch) noexcept nogil
 # Would segment_alloc_shared() succeed? False is only said to be sure for slabs and the mid tier.
 cdef bint segment_could_share(const segment_t* segment, const view_t* view, size_t nbytes, size_t alignment) noexcept nogil
+# Let what was cut from memory of `owner`, whose work is all done, be as if it had been nobody's.
+cdef void segment_renew(segment_t* segment, owner_t owner) noexcept nogil
 # Bytes that are free, and not anyone's.
 cdef size_t segment_pending(const segment_t* segment) noexcept nogil
 cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexcept nogil

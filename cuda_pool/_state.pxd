@@ -105,6 +105,8 @@ cdef bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil
 cdef void settle_locked(pool_t* pool) noexcept nogil
 # Give held blocks that the view allows to the asker.
 cdef void unhold_locked(pool_t* pool, const view_t* view) noexcept nogil
+# Number the batches from 1 again; False, and nothing changed, while something is pending.
+cdef bint renew_batches_locked(pool_t* pool) noexcept nogil
 # Let nothing of an owner's be left, so that its record can be given back: to another stream, or to nobody.
 cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil

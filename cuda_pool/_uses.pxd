@@ -27,4 +27,5 @@ cdef use_t* uses_find(const uses_t* uses, size_t offset) noexcept nogil         
 cdef use_t* uses_of(uses_t* uses, size_t offset) noexcept nogil
 cdef void uses_remove(uses_t* uses, size_t offset) noexcept nogil
 cdef void uses_forget(uses_t* uses, owner_t owner) noexcept nogil                  # take a stream out of every use
+cdef void uses_settle(uses_t* uses, owner_t owner) noexcept nogil                  # its work up to now is done
 cdef const char* uses_check(const uses_t* uses) noexcept nogil

@@ -12,6 +12,7 @@ from cuda_pool._order cimport (
     order_find, order_waited, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS
 from cuda_pool._segment cimport segment_admit
+from cuda_pool._shortage cimport wait_for_all
 from cuda_pool._state cimport enter, leave, leave_locked
 from cuda_pool._status cimport STATUS_OK
 from cuda_pool._uses cimport uses_forget
@@ -37,6 +38,9 @@ cdef int identify_as(pool_t* pool, cudaStream_t handle, stream_kind_t kind, owne
             return status
     owner[0] = record_of(pool, handle, kind, id)
     if owner[0] == NOBODY:
+        drop_idle(pool)
+        owner[0] = record_of(pool, handle, kind, id)
+    if owner[0] == NOBODY and pool.order.captures == 0 and wait_for_all(pool) == STATUS_OK:
         drop_idle(pool)
         owner[0] = record_of(pool, handle, kind, id)
     return STATUS_OK

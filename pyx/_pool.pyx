@@ -19,14 +19,14 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_SPARE, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
     order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to, stream_can_vanish,
     stream_is_pending, stream_t, this_thread)
-from cuda_pool._owner cimport NOBODY, batch_within
+from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._segment cimport (
     place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_largest_free, segment_metadata,
     segment_pending)
 from cuda_pool._shortage cimport mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all
 from cuda_pool._state cimport (
     captured, enter, find_locked, fork_counter, free_async_locked, free_locked, is_leaving, leave, leave_locked,
-    leaving_t, record_use_locked, serve_locked, settle_locked, state_check)
+    leaving_t, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
@@ -518,6 +518,12 @@ cdef const char* pool_call_name(int call) noexcept nogil:
     return ask_call_name(call)
 
 
+cdef void pool_skip_batches(pool_t* pool, uint32_t batch) noexcept nogil:
+    if enter(pool) == STATUS_OK:
+        pool.order.batch = batch
+        leave(pool)
+
+
 cdef void pool_ignore_streams(pool_t* pool) noexcept nogil:
     if enter(pool) == STATUS_OK:
         pool.unordered = True
@@ -587,12 +593,23 @@ cdef int slow_enter(pool_t* pool) noexcept nogil:
         return status
     leave(pool)
     lock_acquire(&pool.slow)
+    if pool.order.batch >= BATCH_RENEWED:
+        renew_batches(pool)
     status = enter(pool)
     if status == STATUS_OK:
         leave(pool)
     else:
         lock_release(&pool.slow)
     return status
+
+
+cdef void renew_batches(pool_t* pool) noexcept nogil:
+    """Where frees go on meanwhile, the next call tries again: there are as many batches left as were used."""
+    if pool.order.captures == 0 and wait_for_all(pool) == STATUS_OK:
+        lock_acquire(&pool.lock)
+        if not pool.closed:
+            renew_batches_locked(pool)
+        lock_release(&pool.lock)
 
 
 cdef int alloc_by_handle(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:

@@ -146,6 +146,21 @@ cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, ow
             slabs_pass_on(&segment.slabs, index, slabs_to, batch)
 
 
+cdef void segment_renew(segment_t* segment, owner_t owner) noexcept nogil:
+    cdef uint32_t index, slot
+    cdef slab_t* slab
+    mid_rename(&segment.mid, owner, NOBODY, 0)
+    buddy_rename(&segment.buddy, owner, NOBODY, 0)
+    for index in range(1, segment.slabs.made):
+        slab = &segment.slabs.slab[index]
+        if slab.live == NULL or slab.owner != owner:
+            continue
+        slab.batch = 0
+        slab.birth = 0
+        for slot in range(slab.fresh):
+            slab.slot[slot].batch = 0
+
+
 cdef void segment_claim(segment_t* segment, size_t offset, owner_t owner, uint32_t batch) noexcept nogil:
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
     cdef uint32_t index = tag >> TAG_INDEX_SHIFT

@@ -6,14 +6,14 @@ from cuda_pool._held cimport (
     NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_add, owners_allowed, owners_discard,
     owners_has, owners_t)
 from cuda_pool._order cimport (
-    LEGACY, STREAM_CAPTURE, order_check, order_drop, order_view, order_waited, stream_freed)
-from cuda_pool._owner cimport NOBODY, batch_within, later_batch
+    LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
+from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_free,
-    segment_hold, segment_offset, segment_retake, segment_settle, segment_unhold)
+    segment_hold, segment_offset, segment_renew, segment_retake, segment_settle, segment_unhold)
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
-from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove
+from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove, uses_settle
 
 from libc.string cimport memset
 
@@ -270,11 +270,29 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil:
             held.batch = later_batch(batch, held.batch)
             if to != NOBODY:
                 owners_add(&held.owners, to)
-    segment_bequeath(&pool.segment, owner, pool.order.batch, to, batch, LEGACY if to == NOBODY else to)
+    segment_bequeath(&pool.segment, owner, BATCH_LAST, to, batch, LEGACY if to == NOBODY else to)
     if to != NOBODY:
         stream_freed(&pool.order, to, 0)
     order_drop(&pool.order, owner)
     settle_locked(pool)
+
+
+cdef bint renew_batches_locked(pool_t* pool) noexcept nogil:
+    """Captures keep the numbers of theirs, which stay later than whatever is done of them: nothing."""
+    cdef int owner, other
+    if order_any_pending(&pool.order, NOBODY):
+        return False
+    settle_locked(pool)
+    for owner in range(LEGACY, pool.order.streams):
+        if pool.order.stream[owner].kind != STREAM_CAPTURE:
+            segment_renew(&pool.segment, <owner_t>owner)
+            uses_settle(&pool.uses, <owner_t>owner)
+        pool.order.stream[owner].done = 0
+        pool.order.stream[owner].freed = 0
+        for other in range(LEGACY, pool.order.streams):
+            order_waited(&pool.order, <owner_t>owner, <owner_t>other)[0] = 0
+    pool.order.batch = 1
+    return True
 
 
 cdef const char* state_check(const pool_t* pool) noexcept nogil:

@@ -20,7 +20,7 @@ from cuda_pool._mid cimport (
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_t, mid_take)
 from cuda_pool._owner cimport NOBODY, OWNERS, owner_t, view_t
-from cuda_pool._pool cimport pool_alloc, pool_check, pool_free, pool_ignore_streams, pool_size_of
+from cuda_pool._pool cimport pool_alloc, pool_check, pool_free, pool_ignore_streams, pool_size_of, pool_skip_batches
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
     segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)
@@ -637,6 +637,11 @@ cdef inline uint64_t random_next(load_t* load) noexcept nogil:
 def ignore_streams(Pool pool not None):
     """Let the pool treat every asynchronous free as a plain one from now on: what a pool without ordering would do."""
     pool_ignore_streams(pool.handle)
+
+
+def skip_batches(Pool pool not None, uint32_t batch):
+    """Let the next free be in a later batch, as if so many events had been recorded."""
+    pool_skip_batches(pool.handle, batch)
 
 
 cdef view_t view_of(owner_t owner, uint32_t batch, limits):

@@ -55,6 +55,12 @@ cdef void uses_forget(uses_t* uses, owner_t owner) noexcept nogil:
     cdef uint32_t at
     for at in range(uses.places):
         owners_discard(&uses.use[at].owners, owner)
+    uses_settle(uses, owner)
+
+
+cdef void uses_settle(uses_t* uses, owner_t owner) noexcept nogil:
+    cdef uint32_t at
+    for at in range(uses.places):
         if uses.use[at].origin == owner:
             uses.use[at].origin = NOBODY
 
