@@ -15,7 +15,7 @@ class OutOfMemoryError(MemoryError):
     free : int
         Bytes of the pool that are not in use.
     largest_free : int
-        Largest request that would succeed now.
+        Largest request that would succeed, if need be once pending work is done.
     reserved : int
         Bytes that the pool holds from the device.
     capacity : int

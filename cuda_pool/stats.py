@@ -27,11 +27,11 @@ class PoolStats:
     requested, requested_high : int
         What was asked for in live blocks.
     pending : int
-        Freed on a stream, and not yet reusable elsewhere: always 0 in this version, which waits instead.
+        Free, and at once reusable by one stream only, as far as the pool knows; part of `free`.
     free : int
         Not in use.
     largest_free : int
-        The largest request that would succeed.
+        The largest request that would succeed once all pending work is done.
     alloc_count, free_count, oom_count : int
         Calls that succeeded, and allocations that failed.
     grow_count, trim_count, defrag_count : int

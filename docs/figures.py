@@ -7,11 +7,12 @@ The default folder is docs/images. The same build gives the same files.
 
 import argparse
 import re
+from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
 
 import cuda_pool as cp
-from cuda_pool import _driver, _testing, settings
+from cuda_pool import _driver, _testing, settings, sim
 from cuda_pool._atomic import open_atomically
 from cuda_pool.sizes import format_size
 
@@ -384,9 +385,9 @@ def draw_pool():
     picture.text(20, 62, "Pool.alloc, the usual case", bold=True)
     flow(picture, 74, (("arguments", GREY), ("pool_try_alloc", SKY), ("address", GREY)))
     picture.text(20, 140, "on return the lock is free again; the GIL was never released", size=12)
-    picture.text(20, 182, "Pool.alloc, when another stream's frees are pending", bold=True)
+    picture.text(20, 182, "Pool.alloc, in a shortage while another stream's frees are pending", bold=True)
     flow(picture, 194, (("arguments", GREY), ("pool_try_alloc:\nWOULD_WAIT", SKY), ("release\nthe GIL", GREY),
-                        ("wait for\nthe stream", WHITE), ("pool_try_alloc", SKY), ("address", GREY)))
+                        ("slow: events,\nwaits", WHITE), ("alloc_locked", SKY), ("address", GREY)))
     picture.text(20, 264, "the driver is called between two sections under the lock, never inside one", size=12)
     picture.text(20, 302, "pool_alloc from C or Cython takes the same path without the GIL; both take the lock at most "
                           "for the bookkeeping", size=12)
@@ -473,9 +474,263 @@ def settings_axis(picture, left, bottom, x_of, top):
         picture.text(x, bottom + 20, f"{half / 2:.1f}", anchor="middle", size=12)
 
 
+# Streams: what each picture claims is run on a simulated device first
+
+LANE, TICK = 120, 10            # where the lanes of a stream picture begin, and the width of a step
+
+
+def stream_picture(title, lanes, arrows=(), notes=()):
+    """Draw lanes of boxes (at, length, label, fill) and arrows between (lane, at) and (lane, at), in steps of time."""
+    picture = Picture(title, 24 + 52 * len(lanes) + 20 * len(notes))
+    for number, (name, boxes) in enumerate(lanes):
+        y = 18 + 52 * number
+        picture.text(MARGIN, y + 22, name, bold=True, size=12)
+        picture.line((LANE - 10, y + 18), (WIDTH - MARGIN, y + 18), colour=FAINT)
+        for at, length, label, fill in boxes:
+            picture.box(LANE + at * TICK, y, length * TICK, 36, fill, label, size=11)
+    for (lane, at), (other, later) in arrows:
+        down = other > lane
+        picture.line((LANE + at * TICK, 18 + 52 * lane + (36 if down else 0)),
+                     (LANE + later * TICK, 18 + 52 * other + (0 if down else 36)), arrow=True)
+    for number, note in enumerate(notes):
+        picture.text(MARGIN, 32 + 52 * len(lanes) + 20 * number, note, size=12)
+    return picture
+
+
+class Scene:
+    """A pool of 1 MiB, or a few, on a simulated device that must see no race."""
+
+    def __init__(self, reuse="wait", nbytes=MIB):
+        self.device = cp.sim.Device("64MiB")
+        self.pool = cp.Pool(nbytes, device=self.device, slab_max=0, reuse=reuse)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *exception):
+        if kind is None:
+            self.device.synchronize()
+            assert self.device.races == [] and self.device.errors == []
+        self.pool.close()
+        self.device.close()
+
+    def streams(self, count):
+        return [self.device.stream() for _ in range(count)]
+
+    def busy(self, stream, ptr, ticks=10, nbytes=MIB):
+        stream.write(ptr, nbytes, 1, ticks=ticks)
+
+    def waits(self, stream):
+        return sum(name == "cudaStreamWaitEvent" and arguments[0] == stream.handle
+                   for name, arguments, _ in self.device.log)
+
+    def taken(self, stream, nbytes=MIB):
+        """Allocate and write at once on a stream; return (address, waits that were put on it, tick)."""
+        before = self.waits(stream)
+        ptr = self.pool.alloc(nbytes, stream)
+        self.busy(stream, ptr, 1, nbytes)
+        return ptr, self.waits(stream) - before, self.device.now
+
+
+def draw_stream_own():
+    with Scene() as scene:
+        a, = scene.streams(1)
+        ptr = scene.pool.alloc(MIB, a)
+        scene.busy(a, ptr)
+        scene.pool.free_async(ptr, a)
+        assert scene.taken(a) == (ptr, 0, 0)
+    return stream_picture("A stream reuses at once what was freed on it", (
+        ("host", ((0, 9, "alloc: X", GREY), (11, 12, "free_async(X, A)", GREY), (25, 9, "alloc: X", GREY))),
+        ("stream A", ((10, 26, "uses X", BLUE), (36, 18, "uses X again", ORANGE)))),
+        notes=("work on one stream runs in its order: no event, no wait, no driver call",))
+
+
+def draw_stream_event():
+    with Scene("query") as scene:
+        a, b = scene.streams(2)
+        ptr = scene.pool.alloc(MIB, a)
+        scene.busy(a, ptr)
+        scene.pool.free_async(ptr, a)
+        scene.device.advance(10)
+        assert scene.taken(b) == (ptr, 0, 10) and scene.device.calls["cudaEventQuery"]
+    return stream_picture("Another stream gets memory whose event is over", (
+        ("host", ((0, 9, "alloc: X", GREY), (11, 12, "free_async(X, A)", GREY),
+                  (40, 21, "alloc on B: query, then X", GREY))),
+        ("stream A", ((10, 25, "uses X", BLUE), (35, 4, "E", WHITE))),
+        ("stream B", ((48, 13, "uses X", ORANGE),))),
+        (((1, 37), (0, 46)),),
+        ("E: an event of the pool behind the work that uses X. It is over when it is asked, so B waits for nothing.",))
+
+
+def draw_stream_wait():
+    with Scene() as scene:
+        a, b = scene.streams(2)
+        ptr = scene.pool.alloc(MIB, a)
+        scene.busy(a, ptr)
+        scene.pool.free_async(ptr, a)
+        assert scene.taken(b) == (ptr, 1, 0)
+    return stream_picture("Another stream gets memory behind an inserted wait", (
+        ("host", ((0, 9, "alloc: X", GREY), (11, 12, "free_async(X, A)", GREY), (25, 15, "alloc on B: X", GREY))),
+        ("stream A", ((10, 32, "uses X", BLUE), (42, 4, "E", WHITE))),
+        ("stream B", ((41, 8, "wait", "url(#hatch)"), (49, 12, "uses X", ORANGE)))),
+        (((1, 44), (2, 48)),),
+        ("the host goes on at once; the wait for E (cudaStreamWaitEvent) is in front of whatever B does next",))
+
+
+def draw_stream_uses():
+    with Scene() as scene:
+        a, b, c = scene.streams(3)
+        ptr = scene.pool.alloc(MIB, a)
+        scene.busy(a, ptr, 5)
+        b.wait(a)
+        b.read(ptr, MIB, ticks=20)
+        scene.pool.record_use(ptr, b)
+        scene.pool.free_async(ptr, a)
+        assert scene.taken(c) == (ptr, 2, 0)
+    return stream_picture("A block with a recorded use waits for both streams", (
+        ("host", ((0, 9, "alloc: X", GREY), (10, 15, "record_use(X, B)", GREY), (26, 13, "free_async(X, A)", GREY),
+                  (40, 13, "alloc on C: X", GREY))),
+        ("stream A", ((6, 14, "writes X", BLUE), (20, 4, "E1", WHITE))),
+        ("stream B", ((20, 24, "reads X", SKY), (44, 4, "E2", WHITE))),
+        ("stream C", ((44, 8, "waits", "url(#hatch)"), (52, 9, "uses X", ORANGE)))),
+        (((1, 22), (3, 45)), ((2, 46), (3, 50))),
+        ("A alone may not have X back at once either: it gets X behind B's event, or other memory first",))
+
+
+def draw_stream_merge():
+    with Scene(nbytes=3 * MIB) as scene:
+        a, b, c = scene.streams(3)
+        first, second, third = sorted(scene.pool.alloc(MIB, stream) for stream in (a, a, a))
+        scene.busy(a, first)
+        scene.busy(b, third)
+        scene.pool.free_async(first, a)
+        scene.pool.free_async(third, b)
+        scene.pool.free(second)
+        assert scene.taken(c) == (second, 0, 0)
+        c.synchronize()
+        scene.pool.free(second)
+        assert scene.taken(c, 3 * MIB)[:2] == (first, 2)
+    picture = Picture("Free neighbours of several owners, and who waits for whom", 236)
+    strip(picture, 20, "free, by owner", (("1 MiB: A's, behind E1", BLUE), ("1 MiB: nobody's", WHITE),
+                                          ("1 MiB: B's, behind E2", SKY)))
+    strip(picture, 86, "1 MiB for C", (("", WHITE), ("taken: no wait", ORANGE), ("", WHITE)))
+    strip(picture, 142, "3 MiB for C", (("taken: C waits for E1 and E2", ORANGE),))
+    picture.text(MARGIN, 206, "free neighbours merge where they have one owner; those of several owners are joined for "
+                              "a request", size=12)
+    picture.text(MARGIN, 224, "that fits no single one of them, which then waits for all of these owners", size=12)
+    return picture
+
+
+def strip(picture, y, name, parts):
+    width = (WIDTH - MARGIN - LANE) / len(parts)
+    picture.text(MARGIN, y + 22, name, bold=True, size=12)
+    for number, (label, fill) in enumerate(parts):
+        picture.box(LANE + number * width, y, width, 36, fill, label, size=12)
+
+
+def draw_stream_unused():
+    with Scene() as scene:
+        a, b, c = scene.streams(3)
+        ptr = scene.pool.alloc(MIB, a)
+        scene.busy(a, ptr)
+        scene.pool.free_async(ptr, a)
+        assert scene.pool.alloc(MIB, b) == ptr and scene.waits(b) == 1
+        scene.pool.free(ptr)
+        assert scene.taken(c) == (ptr, 1, 0)
+    return stream_picture("A block that was taken behind a wait and never used keeps its dependency", (
+        ("host", ((0, 13, "free_async(X, A)", GREY), (14, 13, "alloc on B: X", GREY), (28, 9, "free(X)", GREY),
+                  (38, 13, "alloc on C: X", GREY))),
+        ("stream A", ((0, 44, "uses X", BLUE), (44, 4, "E", WHITE))),
+        ("stream B", ((28, 21, "wait", "url(#hatch)"),)),
+        ("stream C", ((40, 11, "wait", "url(#hatch)"), (51, 10, "uses X", ORANGE)))),
+        (((1, 45), (2, 47)), ((1, 47), (3, 50))),
+        ("free says that B's work does not use X; that A's work is done with it, nobody has said",))
+
+
+def draw_stream_destroyed():
+    with Scene() as scene:
+        old, = scene.streams(1)
+        handle = old.handle
+        ptr = scene.pool.alloc(MIB, handle)
+        scene.busy(old, ptr)
+        scene.pool.free_async(ptr, handle)
+        identity = old.id
+        old.destroy()
+        new, = scene.streams(1)
+        assert new.handle == handle and new.id != identity
+        got = scene.pool.alloc(MIB, handle)
+        assert got == ptr and scene.device.now >= 10
+        scene.busy(new, got, 1)
+    return stream_picture("A new stream with the handle of a destroyed one", (
+        ("host", ((0, 13, "free_async(X, h)", GREY), (14, 11, "destroy h", GREY), (26, 11, "create: h", GREY),
+                  (38, 23, "alloc on h: the host waits", GREY))),
+        ("h with id 5", ((0, 48, "uses X; its work goes on after cudaStreamDestroy", BLUE),)),
+        ("h with id 9", ((53, 8, "uses X", ORANGE),))),
+        (((1, 48), (0, 59)),),
+        ("cudaStreamGetId says that h is another stream now. No event can be recorded on the old one, so its memory",
+         "comes last, and takes a wait for the device. forget_stream before the destruction avoids all of this."))
+
+
+def draw_stream_threads():
+    with Scene() as scene, ThreadPoolExecutor(1) as other:
+        mine = scene.device.default_stream(per_thread=True)
+        ptr = scene.pool.alloc(MIB, 2)
+        scene.busy(mine, ptr)
+        scene.pool.free_async(ptr, 2)
+
+        def take():
+            sim.set_current_device(scene.device)
+            got = scene.pool.alloc(MIB, 2)
+            scene.busy(scene.device.default_stream(per_thread=True), got, 1)
+            return got
+
+        assert other.submit(take).result() == ptr
+    return stream_picture("Handle 2 is another stream in each thread", (
+        ("thread 1, host", ((0, 9, "alloc: X", GREY), (11, 12, "free_async(X, 2)", GREY))),
+        ("its stream 2", ((8, 34, "uses X", BLUE),)),
+        ("thread 2, host", ((18, 28, "alloc on 2: waits for the device", GREY),)),
+        ("its stream 2", ((47, 14, "uses X", ORANGE),))),
+        (((1, 42), (2, 45)),),
+        ("thread 1 has X again at once; an event on its stream can be recorded only by thread 1 itself",))
+
+
+def draw_stream_capture():
+    with Scene() as scene:
+        a, b = scene.streams(2)
+        with scene.pool.capture(a) as kept:
+            a.begin_capture()
+            ptr = scene.pool.alloc(MIB, a)
+            scene.busy(a, ptr, 5)
+            scene.pool.free_async(ptr, a)
+            assert scene.pool.alloc(MIB, a) == ptr
+            scene.pool.free_async(ptr, a)
+            graph = a.end_capture()
+        for _ in range(2):
+            graph.launch(a)
+            try:
+                raise AssertionError(scene.pool.alloc(MIB, b))
+            except cp.OutOfMemoryError:
+                pass
+        kept.release(a)
+        graph.release()
+        assert scene.taken(b) == (ptr, 1, 0)
+    return stream_picture("What a captured stream allocates and frees is the graph's until the release", (
+        ("host", ((0, 24, "with pool.capture(A): X is allocated,\nfreed, and allocated there again", GREY),
+                  (25, 8, "launch", GREY), (34, 8, "launch", GREY), (43, 9, "release(A)", GREY),
+                  (53, 8, "B: X", GREY))),
+        ("stream A", ((27, 13, "graph: uses X", BLUE), (41, 13, "graph: uses X", BLUE))),
+        ("stream B", ((47, 8, "wait", "url(#hatch)"), (55, 7, "uses X", ORANGE)))),
+        (((1, 54), (2, 54.6)),),
+        ("between the launches X looks free, and is not: nobody else gets it before the graph is gone",))
+
+
 FIGURES = {
     "layers": draw_layers, "driver": draw_driver, "segment": draw_segment, "buddy": draw_buddy, "mid": draw_mid,
     "slab": draw_slab, "pool": draw_pool, "simulator": draw_simulator, "settings": draw_settings,
+    "stream_own": draw_stream_own, "stream_event": draw_stream_event, "stream_wait": draw_stream_wait,
+    "stream_uses": draw_stream_uses, "stream_merge": draw_stream_merge, "stream_unused": draw_stream_unused,
+    "stream_destroyed": draw_stream_destroyed, "stream_threads": draw_stream_threads,
+    "stream_capture": draw_stream_capture,
 }
 
 

@@ -87,6 +87,16 @@ def test_the_guide_has_code():
     assert {"README.md", "docs/guide/first_pool.md", "docs/guide/threads.md"} <= covered
 
 
+# Streams
+
+def test_the_contract_names_tests_that_exist():
+    defined = "".join((ROOT / "tests" / f"test_{name}.py").read_text()
+                      for name in ("cases_streams", "capture", "stream_programs"))
+    named = re.findall(r"`(test_\w+)`", (DOCS / "guide" / "streams.md").read_text())
+    assert len(named) > 50
+    assert [name for name in named if f"\ndef {name}(" not in defined] == []
+
+
 # Invariants
 
 @pytest.mark.parametrize("path", pages(QUOTED), ids=name_of)
