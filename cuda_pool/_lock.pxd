@@ -1,4 +1,4 @@
-"""A spinlock that yields: its critical sections are shorter than a system call, those of check() excepted."""
+"""A spinlock that yields. Most of its critical sections are shorter than a system call; pool_t has a second one that is not."""
 
 cdef extern from * nogil:
     """
@@ -30,7 +30,8 @@ cdef extern from * nogil:
 cdef enum:
     LOCK_SPINS = 64         # pauses before the rest of the time slice is given away
 
-# A holder calls no driver, waits for no other lock and never takes the GIL, so it may be taken with the GIL held.
+# A holder never takes the GIL. One that also calls no driver and waits for no other lock may be waited for with the GIL
+# held: that goes for every lock of this type but pool_t.slow, which is taken without the GIL.
 ctypedef struct lock_t:
     unsigned word           # 0 free, 1 held
 

@@ -29,7 +29,7 @@ ctypedef struct mark_t:
     uint32_t batch
 
 # Invariants, asserted by order_check(); batches are compared as batch_within() does:
-#   done <= mark[0].batch < mark[1].batch < ... <= the pool's batch;  freed <= the pool's batch
+#   done <= mark[0].batch <= mark[1].batch <= ... <= the pool's batch;  freed <= the pool's batch
 #   a stream has pending frees  <=>  done < freed
 ctypedef struct stream_t:
     stream_kind_t kind

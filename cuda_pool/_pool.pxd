@@ -66,6 +66,7 @@ cdef int pool_hold_stream(pool_t* pool, cudaStream_t stream) noexcept nogil
 cdef int pool_vouch_stream(pool_t* pool, cudaStream_t stream, stream_ref_t* ref) noexcept nogil
 # The object was asked, and stands for that stream now; once this is taken back nothing is called on it.
 cdef void pool_stream_exists(pool_t* pool, const stream_ref_t* stream, bint exists) noexcept nogil
+cdef void pool_unvouch_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil     # the object is let go of
 cdef bint pool_stream_is_pending(pool_t* pool, const stream_ref_t* stream) noexcept nogil
 # What is allocated and freed on the stream between these two is `capture`'s until the third gives it to a stream
 # (whose record this is), or to nobody.

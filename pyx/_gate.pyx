@@ -38,7 +38,7 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
     if status == STATUS_CAPTURING:
         raise ValueError("the stream is being captured already: release or leave that capture first")
     if status == STATUS_STREAMS:
-        raise RuntimeError("more streams have pending frees than a pool keeps apart (254): "
+        raise RuntimeError("a pool keeps 254 streams apart, those that are held and captures included: "
                            "forget those that are no longer used")
     driver_check(pool.driver, status_code(status), pool_call_name(status_call(status)).decode())
     raise SystemError(f"unexpected status {status}")

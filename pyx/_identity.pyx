@@ -54,7 +54,7 @@ cdef owner_t record_of(pool_t* pool, cudaStream_t handle, stream_kind_t kind, ui
     owner = order_find(&pool.order, handle)
     stream = &pool.order.stream[owner]
     if owner != NOBODY and stream.id != id:
-        if stream_is_pending(stream):
+        if stream_is_pending(stream) or pool.uses.count != 0:       # a use may have been recorded on it
             stream.kind = STREAM_GONE
             owner = NOBODY
         else:

@@ -291,6 +291,8 @@ cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
     owner = find_again(pool, stream, &batch)
     if can_be_another(&pool.order.stream[owner]):       # what an old stream with this handle freed is not done yet
         status = identify(pool, stream, &owner)
+    if status == STATUS_OK and pool.order.stream[owner].capture != NOBODY:
+        status = STATUS_CAPTURING
     if status == STATUS_OK and owner != NOBODY and (stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0):
         status = ask_stream_done(pool, stream)
     if status == STATUS_OK and owner != NOBODY:
@@ -365,6 +367,14 @@ cdef void pool_stream_exists(pool_t* pool, const stream_ref_t* stream, bint exis
         return
     if ref_is_valid(&pool.order, stream):
         pool.order.stream[stream.owner].fresh = exists
+    leave(pool)
+
+
+cdef void pool_unvouch_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
+    if enter(pool) != STATUS_OK:
+        return
+    if ref_is_valid(&pool.order, stream) and pool.order.stream[stream.owner].kind == STREAM_VOUCHED:
+        pool.order.stream[stream.owner].kind = STREAM_HANDLE
     leave(pool)
 
 

@@ -36,7 +36,7 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     if pool.reuse != REUSE_NEVER:
         fault = see_what_is_over(pool, owner, pool.order.batch, &any)
         status = attempt_with_held(pool, owner, nbytes, alignment, ptr)
-    if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT:
+    if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT and owner != NOBODY:
         fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY:
         fault = wait_on_host(pool, owner, nbytes, alignment, ptr, &status) or fault

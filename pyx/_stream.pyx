@@ -7,7 +7,8 @@ from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._order cimport THREAD_HANDLE
-from cuda_pool._pool cimport pool_find_stream, pool_stream_exists, pool_stream_is_pending, pool_vouch_stream
+from cuda_pool._pool cimport (
+    pool_find_stream, pool_stream_exists, pool_stream_is_pending, pool_unvouch_stream, pool_vouch_stream)
 
 from cuda_pool.sizes import is_index, shown
 
@@ -49,20 +50,18 @@ cdef class Streams:
     def __cinit__(self):
         self.vouchers = {}
 
-    cdef int find(self, object stream, stream_ref_t* ref) except -1:
-        """Look up a stream: an object by its identity, which needs no driver call except the first time."""
+    cdef int look_up(self, object stream, stream_ref_t* ref) except -1:
+        cdef seen_t* seen = &self.seen[seen_slot(<void*>stream)]
+        cdef tuple voucher = self.vouchers.get(id(stream))
         cdef int status
-        if <void*>stream == self.last:
-            ref[0] = self.last_ref
-            return 0
-        ref.owner, ref.serial = NOBODY, 0
-        stream_handle(stream, &ref.handle)
-        if PyLong_CheckExact(stream) or not hasattr(stream, "__cuda_stream__"):
-            return 0
-        if <uintptr_t>ref.handle <= THREAD_HANDLE:      # always there; which stream 2 is depends on the thread
-            ref[0] = pool_find_stream(self.pool, ref.handle)
-            return 0
-        if not self.recall(stream, ref):
+        if voucher is None:
+            ref.owner, ref.serial = NOBODY, 0
+            stream_handle(stream, &ref.handle)
+            if PyLong_CheckExact(stream) or not hasattr(stream, "__cuda_stream__"):
+                return 0
+            if <uintptr_t>ref.handle <= THREAD_HANDLE:      # always there; which stream 2 is depends on the thread
+                ref[0] = pool_find_stream(self.pool, ref.handle)
+                return 0
             with nogil:
                 status = pool_vouch_stream(self.pool, ref.handle, ref)
             status_raise(self.pool, status, 0, 0)
@@ -71,16 +70,11 @@ cdef class Streams:
             if len(self.vouchers) >= VOUCHERS_KEPT:
                 self.prune()
             self.vouchers[id(stream)] = (stream, ref.owner, ref.serial, <uintptr_t>ref.handle)
-        self.last_ref = ref[0]
-        self.last = <void*>stream
+        else:
+            reference(voucher, ref)
+        seen.object = <void*>stream
+        seen.ref = ref[0]
         return 0
-
-    cdef bint recall(self, object stream, stream_ref_t* ref) except -1:
-        cdef tuple voucher = self.vouchers.get(id(stream))
-        if voucher is None or voucher[3] != <uintptr_t>ref.handle:
-            return False
-        ref.owner, ref.serial = voucher[1], voucher[2]
-        return True
 
     cdef int prune(self) except -1:
         """Let go of objects whose stream has nothing pending."""
@@ -93,8 +87,13 @@ cdef class Streams:
 
     cdef int drop(self, key) except -1:
         cdef tuple voucher = self.vouchers.pop(key, None)
-        if voucher is not None and <void*>voucher[0] == self.last:
-            self.last = NULL
+        cdef stream_ref_t ref
+        if voucher is None:
+            return 0
+        if self.seen[seen_slot(<void*>voucher[0])].object == <void*>voucher[0]:
+            self.seen[seen_slot(<void*>voucher[0])].object = NULL
+        reference(voucher, &ref)
+        pool_unvouch_stream(self.pool, &ref)
         return 0
 
     cdef int ask(self) except -1:
