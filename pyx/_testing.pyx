@@ -41,7 +41,8 @@ from cuda_pool._slab cimport (
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
-from cuda_pool._uses cimport uses_add, uses_check, uses_destroy, uses_find, uses_forget, uses_remove, uses_t
+from cuda_pool._uses cimport (
+    use_t, uses_check, uses_destroy, uses_find, uses_forget, uses_of, uses_remove, uses_t)
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
 SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full"}
@@ -482,13 +483,25 @@ cdef class Uses:
         return self.uses.places
 
     def add(self, size_t offset, owner_t owner):
-        if not uses_add(&self.uses, offset, owner):
+        """Note down one more stream that uses a block."""
+        owners_add(&self.of(offset).owners, owner)
+
+    def came_from(self, size_t offset, owner_t origin, uint32_t batch):
+        """Note down whose slot a block was."""
+        cdef use_t* use = self.of(offset)
+        use.origin = origin
+        use.batch = batch
+
+    cdef use_t* of(self, size_t offset) except NULL:
+        cdef use_t* use = uses_of(&self.uses, offset)
+        if use == NULL:
             raise MemoryError
+        return use
 
     def find(self, size_t offset):
-        """Return the set of owners, or None."""
-        cdef const owners_t* owners = uses_find(&self.uses, offset)
-        return None if owners == NULL else set_of(owners)
+        """Return (set of owners, origin, batch), or None."""
+        cdef const use_t* use = uses_find(&self.uses, offset)
+        return None if use == NULL else (set_of(&use.owners), use.origin, use.batch)
 
     def remove(self, size_t offset):
         uses_remove(&self.uses, offset)

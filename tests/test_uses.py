@@ -1,4 +1,4 @@
-"""The streams that further use live blocks, against a dict of sets."""
+"""What is known of a few live blocks, against a dict."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,6 +14,7 @@ OWNERS = st.sampled_from([1, 2, 3, 63, 64, 65, 128, 254, 255])
 
 
 class UsesMachine(RuleBasedStateMachine):
+    """`model` maps an offset to [set of owners, origin, batch]."""
 
     def __init__(self):
         super().__init__()
@@ -22,7 +23,12 @@ class UsesMachine(RuleBasedStateMachine):
     @rule(offset=OFFSETS, owner=OWNERS)
     def add(self, offset, owner):
         self.uses.add(offset, owner)
-        self.model.setdefault(offset, set()).add(owner)
+        self.model.setdefault(offset, [set(), 0, 0])[0].add(owner)
+
+    @rule(offset=OFFSETS, origin=OWNERS, batch=st.integers(0, (1 << 32) - 1))
+    def came_from(self, offset, origin, batch):
+        self.uses.came_from(offset, origin, batch)
+        self.model.setdefault(offset, [set(), 0, 0])[1:] = origin, batch
 
     @rule(first=OFFSETS, step=st.sampled_from([1, 64, 1 << 20]), count=st.integers(1, 80), owner=OWNERS)
     def add_many(self, first, step, count, owner):
@@ -43,20 +49,21 @@ class UsesMachine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS)
     def forget(self, owner):
-        """A block whose last stream is gone stays known: it is waited for nobody then."""
+        """A block whose last stream is gone stays known: it has to wait for nobody then."""
         self.uses.forget(owner)
-        for owners in self.model.values():
-            owners.discard(owner)
+        for use in self.model.values():
+            use[0].discard(owner)
+            use[1] = 0 if use[1] == owner else use[1]
 
     @rule(offset=OFFSETS)
     def find(self, offset):
-        assert self.uses.find(offset) == self.model.get(offset)
+        assert self.uses.find(offset) == (tuple(self.model[offset]) if offset in self.model else None)
 
     @invariant()
     def agrees(self):
         self.uses.check()
         assert self.uses.count == len(self.model)
-        assert all(self.uses.find(offset) == owners for offset, owners in self.model.items())
+        assert all(self.uses.find(offset) == tuple(use) for offset, use in self.model.items())
 
 
 TestUses = UsesMachine.TestCase
@@ -79,7 +86,7 @@ def test_offsets_with_one_home():
         uses.remove(gone)
         uses.check()
         assert [uses.find(offset) for offset in range(40)] == [
-            {offset + 1} if offset != gone else None for offset in range(40)]
+            ({offset + 1}, 0, 0) if offset != gone else None for offset in range(40)]
 
 
 def test_places_double():
