@@ -122,6 +122,10 @@ class View:
     def allows(self, owner, batch):
         return owner in (NOBODY, self.owner) or batch <= self.limits.get(owner, 0)
 
+    def takes(self, owner, batch):
+        """Does a block become the owner's that is not yet?"""
+        return owner != self.owner and self.allows(owner, batch)
+
 
 class OwnedUnitsModel:
     """A buddy system with owners: the owner and the batch of every free unit.

@@ -924,7 +924,7 @@ def test_case_30_pending_is_counted(device, make_pool, nbytes, capacity, reuse):
     device.synchronize()
     assert pool.alloc(nbytes, other)
     last = pool.stats()
-    assert last.pending in (0, last.free)           # nobody's memory may have been joined with it: all or nothing of that
+    assert last.pending in (0, last.free)       # all that nobody had, or nothing, may have been joined with it
 
 
 @each_size

@@ -191,7 +191,7 @@ class OwnersMachine(RuleBasedStateMachine):
     def adopt(self, data, nobody):
         view = self.view(data, NOBODY if nobody else None)
         self.mid.adopt(view.owner, view.batch, view.limits)
-        self.model.pass_on(lambda owner, batch: owner != view.owner and view.allows(owner, batch), view.owner, view.batch)
+        self.model.pass_on(view.takes, view.owner, view.batch)
 
     @rule(owner=OWNERS, to=OWNERS)
     def rename(self, owner, to):
@@ -226,8 +226,8 @@ class OwnersMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self):
         self.mid.check()
-        blocks = [(*self.mid.block(index), *self.mid.origin(index)) for index in self.mid.blocks()]
-        assert [(offset, size, state == "free", *origin) for offset, size, state, *origin in blocks] == self.model.tiles()
+        blocks = [(self.mid.block(index), self.mid.origin(index)) for index in self.mid.blocks()]
+        assert [(at, size, state == "free", *origin) for (at, size, state), origin in blocks] == self.model.tiles()
         assert (self.mid.start, self.mid.end) == (self.model.start, self.model.end)
         assert self.mid.used == sum(size for size, _, _ in self.model.live.values())
         assert self.mid.owned == sum(size for size, owner, _ in self.model.free.values() if owner != NOBODY)

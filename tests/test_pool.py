@@ -69,7 +69,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(settled=st.booleans())
     def alloc_the_largest(self, settled):
-        """With work pending even more may fit: neighbours that two streams freed are joined only where that is needed."""
+        """With work pending even more may fit: what two streams freed is joined only where that is needed."""
         if settled:
             self.settle()
         before = self.pool.stats()

@@ -49,9 +49,9 @@ def test_default_streams(waited, stream):
     assert waited(stream) == handle
 
 
-@pytest.mark.parametrize("wrap", [int, np.uint64, lambda handle: Protocol((0, handle)),
-                                  lambda handle: Protocol([0, np.uint64(handle)]), lambda handle: Property((0, handle))],
-                         ids=["int", "uint64", "method", "list", "property"])
+@pytest.mark.parametrize("wrap", [
+    int, np.uint64, lambda handle: Protocol((0, handle)), lambda handle: Protocol([0, np.uint64(handle)]),
+    lambda handle: Property((0, handle))], ids=["int", "uint64", "method", "list", "property"])
 def test_handles(waited, device, wrap):
     first, second = device.stream(), device.stream()
     for stream in (first, second, first):
