@@ -7,7 +7,7 @@ from cuda_pool._segment cimport place_t
 
 cdef enum:
     NO_HELD = 0                     # end of a list: record 0 is never used
-    OWNER_WORDS = OWNERS // 64
+    OWNER_WORDS = OWNERS >> 6       # a shift: of // Cython makes a function call, which is no constant in C
 
 # A set of streams, a bit for each owner index.
 ctypedef struct owners_t:

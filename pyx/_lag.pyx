@@ -28,7 +28,7 @@ from cuda_pool._status cimport STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, sta
 from cuda_pool._trace cimport BLOCK_PREEXISTING, EVENT_ALLOC, EVENT_FREE, TraceTable, event_t, trace_t
 
 LAG_MAX = 1 << 40
-STREAMS_MAX = 1024      # each operation looks at every stream
+STREAMS_MAX = 254       # as many as a pool keeps apart, beside the default one
 
 
 cdef class LaggedReplay(Replay):

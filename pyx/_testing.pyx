@@ -11,30 +11,45 @@ from libc.string cimport memset
 
 from cuda_pool._api cimport Pool
 from cuda_pool._buddy cimport (
-    BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_check, buddy_claim, buddy_could_join, buddy_destroy, buddy_free,
+    BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join, buddy_destroy, buddy_free,
     buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest, buddy_metadata,
     buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
 from cuda_pool._gate cimport status_raise
+from cuda_pool._held cimport (
+    NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
+    owners_allowed, owners_has, owners_t)
 from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_t, mid_take)
-from cuda_pool._owner cimport NOBODY, OWNERS, owner_t, view_t
+from cuda_pool._order cimport (
+    MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
+    STREAM_VOUCHED, order_add, order_any_pending, order_check, order_destroy, order_drop, order_find, order_init,
+    order_mark, order_pass_mark, order_search, order_t, order_view, order_waited, stream_freed, stream_is_pending,
+    stream_t)
+from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
 from cuda_pool._pool cimport pool_alloc, pool_check, pool_free, pool_ignore_streams, pool_size_of, pool_skip_batches
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
     segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
-    slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass_on,
-    slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+    slab_has_allowed, slab_take_allowed, slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init,
+    slabs_make, slabs_of, slabs_pass_on, slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release,
+    slot_retake)
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+from cuda_pool._uses cimport (
+    use_t, uses_check, uses_destroy, uses_find, uses_forget, uses_of, uses_remove, uses_t)
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
 SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full"}
 TIERS = {TIER_SLAB: "slab", TIER_MID: "mid", TIER_BUDDY: "buddy"}
+STREAM_KINDS = {STREAM_SPARE: "spare", STREAM_LEGACY: "legacy", STREAM_THREAD: "thread", STREAM_HANDLE: "handle",
+                STREAM_VOUCHED: "vouched", STREAM_HELD: "held", STREAM_GONE: "gone", STREAM_CAPTURE: "capture"}
+STREAM_MARKS = MARKS
 FAULTS = {STATUS_INTERIOR_POINTER: "interior", STATUS_FREED_POINTER: "freed"}
 
 
@@ -68,6 +83,10 @@ cdef class Buddy:
 
     def alloc(self, uint32_t units, int order=0, owner_t owner=NOBODY):
         return or_none(buddy_alloc(&self.buddy, owner, units, order), NO_BLOCK)
+
+    def alloc_allowed(self, owner_t owner, uint32_t batch, limits, uint32_t units, int order=0):
+        cdef view_t view = view_of(owner, batch, limits)
+        return or_none(buddy_alloc_allowed(&self.buddy, &view, units, order), NO_BLOCK)
 
     def free(self, uint32_t block, uint32_t units, owner_t owner=NOBODY, uint32_t batch=0):
         self.buddy.owners = max(self.buddy.owners, <int>owner + 1)
@@ -310,6 +329,22 @@ cdef class Slabs:
     def take(self, uint32_t index, size_t nbytes):
         return slab_take(&self.slabs, index, nbytes)
 
+    def take_allowed(self, uint32_t index, owner_t owner, uint32_t batch, limits, size_t nbytes):
+        """Return the offset of the slot, or None where the view allows none; what was looked for first agrees."""
+        cdef view_t view = view_of(owner, batch, limits)
+        could = slab_has_allowed(&self.slabs, index, &view)
+        offset = or_none(slab_take_allowed(&self.slabs, index, &view, nbytes), NO_SLOT)
+        assert could == (offset is not None)
+        return offset
+
+    def note_batch(self, uint32_t index, uint32_t slot, uint32_t batch):
+        """Note down with which batch the owner of the slab frees a slot."""
+        self.slabs.slab[index].batch = batch
+        self.slabs.slab[index].slot[slot].batch = batch
+
+    def slot_batch(self, uint32_t index, uint32_t slot):
+        return self.slabs.slab[index].slot[slot].batch
+
     def slot(self, uint32_t index, size_t offset):
         return or_none(slab_slot(&self.slabs, index, offset), NO_SLOT)
 
@@ -339,7 +374,8 @@ cdef class Slabs:
         """Return the fields of a slab as a dict."""
         cdef const slab_t* slab = &self.slabs.slab[index]
         return {"offset": slab.offset, "bytes": slab.bytes, "size_class": slab.size_class, "slots": slab.slots,
-                "used": slab.used, "fresh": slab.fresh, "block": slab.block, "colour": slab.colour}
+                "used": slab.used, "held": slab.held, "fresh": slab.fresh, "block": slab.block, "colour": slab.colour,
+                "owner": slab.owner, "batch": slab.batch, "birth": slab.birth}
 
     def lists(self, int size_class, owner_t owner=NOBODY):
         """Return an owner's slabs of a class, by the list that they are on, from its head on; the empty one apart."""
@@ -428,6 +464,198 @@ cdef class Segment:
 
     def check(self):
         assert_valid(segment_check(&self.segment))
+
+
+cdef class Uses:
+    """A ``uses_t``: which streams use which block."""
+
+    cdef uses_t uses
+
+    def __dealloc__(self):
+        uses_destroy(&self.uses)
+
+    @property
+    def count(self):
+        return self.uses.count
+
+    @property
+    def places(self):
+        return self.uses.places
+
+    def add(self, size_t offset, owner_t owner):
+        """Note down one more stream that uses a block."""
+        owners_add(&self.of(offset).owners, owner)
+
+    def came_from(self, size_t offset, owner_t origin, uint32_t batch):
+        """Note down whose slot a block was."""
+        cdef use_t* use = self.of(offset)
+        use.origin = origin
+        use.batch = batch
+
+    cdef use_t* of(self, size_t offset) except NULL:
+        cdef use_t* use = uses_of(&self.uses, offset)
+        if use == NULL:
+            raise MemoryError
+        return use
+
+    def find(self, size_t offset):
+        """Return (set of owners, origin, batch), or None."""
+        cdef const use_t* use = uses_find(&self.uses, offset)
+        return None if use == NULL else (set_of(&use.owners), use.origin, use.batch)
+
+    def remove(self, size_t offset):
+        uses_remove(&self.uses, offset)
+
+    def forget(self, owner_t owner):
+        uses_forget(&self.uses, owner)
+
+    def check(self):
+        assert_valid(uses_check(&self.uses))
+
+
+cdef class Helds:
+    """A ``helds_t``, and the heads of `LISTS` lists that its records are on."""
+
+    LISTS = 4
+    cdef helds_t helds
+    cdef uint32_t head[4]
+
+    def __cinit__(self):
+        helds_init(&self.helds)
+
+    def __dealloc__(self):
+        helds_destroy(&self.helds)
+
+    @property
+    def bytes(self):
+        return self.helds.bytes
+
+    @property
+    def records(self):
+        """Records ever used, record 0 included."""
+        return self.helds.made
+
+    def add(self, size_t used, owners, uint32_t batch, int at):
+        """Reserve a record, then ``helds_add`` to list `at`; return its index."""
+        cdef place_t place
+        cdef owners_t plain
+        memset(&place, 0, sizeof(place))
+        memset(&plain, 0, sizeof(plain))
+        place.used = used
+        for owner in owners:
+            owners_add(&plain, owner)
+        if not helds_reserve(&self.helds):
+            raise MemoryError
+        helds_add(&self.helds, &place, &plain, batch, &self.head[at])
+        return self.head[at]
+
+    def remove(self, uint32_t index):
+        helds_remove(&self.helds, index)
+
+    def is_allowed(self, uint32_t index, owner_t owner, limits):
+        cdef view_t view = view_of(owner, 0, limits)
+        return bool(owners_allowed(&self.helds.held[index].owners, self.helds.held[index].batch, &view))
+
+    def list(self, int at):
+        """Return the records of a list, from its head on."""
+        cdef uint32_t index = self.head[at]
+        found = []
+        while index != NO_HELD:
+            found.append(index)
+            index = self.helds.held[index].next
+        return found
+
+    def check(self):
+        assert_valid(helds_check(&self.helds))
+
+
+cdef class Order:
+    """An ``order_t`` that has come to `batch`; events and handles are numbers."""
+
+    cdef order_t order
+
+    def __cinit__(self, uint32_t batch=1):
+        if not order_init(&self.order):
+            raise MemoryError
+        self.order.batch = batch
+        self.order.stream[<int>LEGACY].done = batch - 1
+        self.order.stream[<int>LEGACY].freed = batch - 1
+
+    def __dealloc__(self):
+        order_destroy(&self.order)
+
+    @property
+    def batch(self):
+        return self.order.batch
+
+    def add(self, kind, size_t handle, uint64_t id=0):
+        """Return the owner, or None when every record is in use."""
+        return or_none(order_add(&self.order, key_of(STREAM_KINDS, kind), <cudaStream_t>handle, id), NOBODY)
+
+    def drop(self, owner_t owner):
+        order_drop(&self.order, owner)
+
+    def search(self, size_t handle):
+        return or_none(order_search(&self.order, <cudaStream_t>handle), NOBODY)
+
+    def find(self, size_t handle):
+        return or_none(order_find(&self.order, <cudaStream_t>handle), NOBODY)
+
+    def freed(self, owner_t owner, size_t nbytes):
+        stream_freed(&self.order, owner, nbytes)
+
+    def mark(self, owner_t owner, size_t event):
+        """End the batch, and note down an event behind it; return the one that this takes the place of, or None."""
+        cdef uint32_t batch = self.order.batch
+        self.order.batch += 1
+        return or_none(<long long><size_t>order_mark(&self.order, owner, <cudaEvent_t>event, batch), 0)
+
+    def pass_mark(self, owner_t owner):
+        return <size_t>order_pass_mark(&self.order, owner)
+
+    def wait(self, owner_t asker, owner_t owner, uint32_t batch):
+        """Note down that the asker's work is behind what `owner` had queued by the end of `batch`."""
+        cdef uint32_t* waited = order_waited(&self.order, asker, owner)
+        waited[0] = later_batch(waited[0], batch)
+
+    def view(self, owner_t asker):
+        """Return (batch of what becomes the asker's, limit of every owner)."""
+        cdef view_t view
+        order_view(&self.order, asker, &view)
+        return view.batch, [view.limit[at] for at in range(OWNERS)]
+
+    def allows(self, owner_t asker, owner_t owner, uint32_t batch):
+        cdef view_t view
+        order_view(&self.order, asker, &view)
+        return bool(view_allows(&view, owner, batch))
+
+    def is_pending(self, owner_t owner):
+        return bool(stream_is_pending(&self.order.stream[owner]))
+
+    def any_pending(self, owner_t but=NOBODY):
+        return bool(order_any_pending(&self.order, but))
+
+    def stream(self, owner_t owner):
+        """Return the fields of a record as a dict; its marks as (event, batch), oldest first."""
+        cdef const stream_t* stream = &self.order.stream[owner]
+        return {"kind": STREAM_KINDS[stream.kind], "handle": <size_t>stream.handle, "serial": stream.serial,
+                "id": stream.id, "freed": stream.freed, "done": stream.done, "unmarked": stream.unmarked,
+                "marks": [(<size_t>stream.mark[at].event, stream.mark[at].batch) for at in range(stream.marks)]}
+
+    def check(self):
+        assert_valid(order_check(&self.order))
+
+
+def is_within(uint32_t batch, uint32_t limit):
+    return bool(batch_within(batch, limit))
+
+
+def later(uint32_t one, uint32_t other):
+    return later_batch(one, other)
+
+
+cdef object set_of(const owners_t* owners):
+    return {owner for owner in range(OWNERS) if owners_has(owners, owner)}
 
 
 cdef object or_none(long long value, long long none):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import cuda_pool as cp
 
+NOBODY = 0              # of the owners of free memory
 EFFORT = int(os.environ.get("CUDA_POOL_TEST_EFFORT", "1"))
 
 
@@ -110,6 +111,73 @@ class UnitsModel:
         self.free |= set(range(start, start + units))
 
 
+class View:
+    """What `owner` may use: what is its own or nobody's, and of others what they freed in batches up to a limit."""
+
+    def __init__(self, owner, batch, limits):
+        self.owner = owner
+        self.batch = batch
+        self.limits = limits
+
+    def allows(self, owner, batch):
+        return owner in (NOBODY, self.owner) or batch <= self.limits.get(owner, 0)
+
+    def takes(self, owner, batch):
+        """Does a block become the owner's that is not yet?"""
+        return owner != self.owner and self.allows(owner, batch)
+
+
+class OwnedUnitsModel:
+    """A buddy system with owners: the owner and the batch of every free unit.
+
+    The units of one block have one batch. Which blocks there are follows from the owners: no two free buddies of one
+    owner are left unmerged, and the only such partition of an owner's units is that into its largest aligned blocks.
+    """
+
+    def __init__(self, size):
+        self.size = size
+        self.free = {}
+
+    def of(self, owner):
+        model = UnitsModel(self.size)
+        model.free = {unit for unit, (other, _) in self.free.items() if other == owner}
+        return model
+
+    def blocks(self, owner):
+        """Return {block: (order, batch)}."""
+        return {start: (order, self.free[start][1]) for start, order in self.of(owner).blocks()}
+
+    def is_free(self, start, units, owner):
+        return all(self.free.get(unit, (None,))[0] == owner for unit in range(start, start + units))
+
+    def take(self, start, units):
+        for unit in range(start, start + units):
+            del self.free[unit]
+
+    def give(self, start, units, owner, batch):
+        self.free.update((unit, (owner, batch)) for unit in range(start, start + units))
+        self.merge(owner)
+
+    def merge(self, owner):
+        """A block that is made of several waits for the last of them."""
+        for start, order in self.of(owner).blocks():
+            units = range(start, start + (1 << order))
+            batch = max(self.free[unit][1] for unit in units)
+            self.free.update((unit, (owner, batch)) for unit in units)
+
+    def pass_on(self, is_meant, to, batch):
+        self.free.update((unit, (to, batch)) for unit, block in list(self.free.items()) if is_meant(*block))
+        self.merge(to)
+
+    def largest_run(self, view):
+        """Return the units of the longest run that the view allows."""
+        longest = run = 0
+        for unit in range(self.size):
+            run = run + 1 if unit in self.free and view.allows(*self.free[unit]) else 0
+            longest = max(longest, run)
+        return longest
+
+
 class RangeModel:
     """A coalescing range [start, end): free and live intervals as dicts from offset to size."""
 
@@ -177,6 +245,111 @@ class RangeModel:
         """Return (offset, size, is it free) of every block, by offset."""
         return sorted([(offset, size, True) for offset, size in self.free.items()]
                       + [(offset, size, False) for offset, size in self.live.items()])
+
+
+class OwnedRangeModel:
+    """A coalescing range with owners: dicts from offset to (size, owner, batch)."""
+
+    def __init__(self, start, end):
+        self.start = start
+        self.end = end
+        self.free = {start: (end - start, NOBODY, 0)} if start < end else {}
+        self.live = {}
+
+    def of(self, owner):
+        """Return a RangeModel of what an owner has free."""
+        model = RangeModel(self.end, self.end)
+        model.start = self.start
+        model.free = {offset: size for offset, (size, other, _) in self.free.items() if other == owner}
+        return model
+
+    def find_allowed(self, view, size, align, bias):
+        """Return the smallest of the other owners' best fits that are allowed, the lowest owner's of equal ones."""
+        found = []
+        for owner in sorted({owner for _, owner, _ in self.free.values()} - {NOBODY, view.owner}):
+            offset = self.of(owner).find(size, align, bias)
+            if offset is not None and view.allows(owner, self.free[offset][2]):
+                found.append((self.free[offset][0], owner, offset))
+        return min(found)[2] if found else None
+
+    def runs(self, view):
+        """Return [(offset, size)] of the longest runs of neighbours that the view allows."""
+        runs = []
+        for offset, (size, owner, batch) in sorted(self.free.items()):
+            if not view.allows(owner, batch):
+                continue
+            if runs and sum(runs[-1]) == offset:
+                runs[-1] = runs[-1][0], runs[-1][1] + size
+            else:
+                runs.append((offset, size))
+        return runs
+
+    def join(self, view, size, align, bias):
+        """Make the high end of the smallest run that is enough one block of the asker's; return its offset, or None."""
+        for length, offset in sorted((length, offset) for offset, length in self.runs(view)):
+            start = offset + length - size
+            start -= (start + bias) % (1 << align)
+            if start >= offset:
+                self.cut(start)
+                for part in [part for part in self.free if start <= part < offset + length]:
+                    del self.free[part]
+                self.free[start] = offset + length - start, view.owner, view.batch
+                return start
+        return None
+
+    def cut(self, at):
+        for offset, (size, owner, batch) in list(self.free.items()):
+            if offset < at < offset + size:
+                self.free[offset] = at - offset, owner, batch
+                self.free[at] = offset + size - at, owner, batch
+
+    def take(self, offset, size, align=0, bias=0):
+        length, owner, batch = self.free.pop(offset)
+        start = offset + length - size
+        start -= (start + bias) % (1 << align)
+        if start > offset:
+            self.free[offset] = start - offset, owner, batch
+        if start + size < offset + length:
+            self.free[start + size] = offset + length - start - size, owner, batch
+        self.live[start] = size, owner, batch
+        return start
+
+    def give(self, offset, owner, batch):
+        self.free[offset] = self.live.pop(offset)[0], owner, batch
+        self.merge()
+
+    def merge(self):
+        """Merge neighbours of one owner; the result waits for the last of them."""
+        merged = {}
+        last = None
+        for offset, (size, owner, batch) in sorted(self.free.items()):
+            if last is not None and last + merged[last][0] == offset and merged[last][1] == owner:
+                merged[last] = merged[last][0] + size, owner, max(merged[last][2], batch)
+            else:
+                merged[offset] = size, owner, batch
+                last = offset
+        self.free = merged
+
+    def pass_on(self, is_meant, to, batch):
+        self.free = {offset: (size, to, batch) if is_meant(owner, was) else (size, owner, was)
+                     for offset, (size, owner, was) in self.free.items()}
+        self.merge()
+
+    def extend(self, size, owner, batch):
+        self.start -= size
+        self.free[self.start] = size, owner, batch
+        self.merge()
+
+    def shrink(self, size):
+        length, owner, batch = self.free.pop(self.start, (0, NOBODY, 0))
+        self.start += size
+        if length > size:
+            self.free[self.start] = length - size, owner, batch
+
+    def tiles(self):
+        """Return (offset, size, is it free, owner, batch) of every block, by offset."""
+        return sorted([(offset, size, True, *rest) for offset, (size, *rest) in self.free.items()]
+                      + [(offset, size, False, *rest) for offset, (size, *rest) in self.live.items()])
 
 
 class TrieModel:

@@ -146,16 +146,24 @@ def test_empty(pool):
     assert buffer.freed and pool.stats().free_count == 0
 
 
-def test_goes_back_in_the_order_of_its_stream(simulated):
-    pool = cp.Pool("1MiB", device=simulated)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_goes_back_in_the_order_of_its_stream(simulated, dropped):
+    pool = cp.Pool(256, device=simulated, size_classes=[256])           # of one slot
     own, other = simulated.stream(), simulated.stream()
-    buffer = pool.buffer(1000, own)
-    buffer.free()
+    buffer = pool.buffer(200, own)
+    address = buffer.ptr
+    own.write(address, 200, 1, ticks=10)
+    if dropped:
+        del buffer
+    else:
+        buffer.free()
     simulated.clear_log()
-    pool.alloc(1000, own)
-    assert simulated.calls["cudaStreamSynchronize"] == 0
-    pool.alloc(1000, other)
-    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamSynchronize"] == [own.handle]
+    assert pool.alloc(200, own) == address and simulated.calls == {}
+    pool.free_async(address, own)
+    assert pool.alloc(200, other) == address
+    assert [args[0] for name, args, _ in simulated.log if name == "cudaStreamWaitEvent"] == [other.handle]
+    other.write(address, 200, 2)
+    simulated.synchronize()
 
 
 def test_a_free_that_fails_can_be_tried_again(simulated):
@@ -268,8 +276,12 @@ def test_a_buffer_keeps_its_pool_open(simulated):
 
 # __cuda_array_interface__
 
-@pytest.mark.parametrize("stream, shown", [(0, 1), (1, 1), (2, 2), (77, 77)])
-def test_cuda_array_interface(pool, stream, shown):
+@pytest.mark.parametrize("stream, shown", [(0, 1), (1, 1), (2, 2), (None, None)])
+def test_cuda_array_interface(pool, simulated, stream, shown):
+    """The default stream has handle 1 there; None is a stream that is made here."""
+    if stream is None:
+        stream = simulated.stream()
+        shown = stream.handle
     buffer = pool.buffer(1000, stream)
     assert buffer.__cuda_array_interface__ == {
         "shape": (1000,), "typestr": "|u1", "strides": None, "version": 3, "data": (buffer.ptr, False),
@@ -415,7 +427,8 @@ def test_stream_of_the_consumer(pool, simulated, own, consumer, waited):
 
 
 def test_a_wait_that_fails_exports_nothing(pool, simulated):
-    buffer = pool.buffer(10, 5)
+    stream = simulated.stream()
+    buffer = pool.buffer(10, stream)
     address = buffer.ptr
     simulated.fail("cudaStreamSynchronize", code="cudaErrorIllegalAddress")
     with pytest.raises(cp.CudaError):

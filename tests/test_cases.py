@@ -594,7 +594,7 @@ def test_case_38_every_call_runs_on_the_device_of_the_pool(make_device):
     assert set(second.calls) <= {"cudaGetDevice", "cudaSetDevice"}
     ran = [(name, current) for name, _, current in first.log if name not in ("cudaGetDevice", "cudaSetDevice")]
     assert {name for name, _ in ran} == {"cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync",
-                                         "cudaStreamSynchronize"}
+                                         "cudaStreamSynchronize", "cudaStreamGetId"}
     assert {current for _, current in ran} == {0}
 
 

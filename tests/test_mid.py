@@ -8,9 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cuda_pool._testing import Mid
 
-from .models import RangeModel, effort, log_uniform
+from .models import NOBODY, OwnedRangeModel, RangeModel, View, effort, log_uniform
 
 ALIGN = st.one_of(st.just(0), st.integers(0, 9))
+OWNERS = st.integers(0, 3)
 BIAS = st.one_of(st.just(0), st.integers(0, 2**32 - 1))
 
 
@@ -123,12 +124,138 @@ class CrowdMachine(MidMachine):
         self.place(size, align, bias)
 
 
+class OwnersMachine(RuleBasedStateMachine):
+    """Random sequences of up to three owners and nobody; sizes are small, so that neighbours are often free."""
+
+    @initialize(start=st.integers(0, 200), length=st.integers(0, 300), data=st.data())
+    def start(self, start, length, data):
+        """Begin with a range in which every owner has something."""
+        self.mid = Mid(start, start + length)
+        self.model = OwnedRangeModel(start, start + length)
+        self.index, self.batch = {}, 0
+        for owner in data.draw(st.lists(OWNERS, max_size=15)):
+            self.alloc(data.draw(st.integers(1, 30)), 0, 0, NOBODY, "used")
+            if self.index and data.draw(st.booleans()):
+                self.free_one(min(self.index), owner)
+
+    @rule(size=st.integers(1, 60), align=st.integers(0, 4), bias=BIAS, owner=OWNERS,
+          state=st.sampled_from(["used", "slab"]))
+    def alloc(self, size, align, bias, owner, state):
+        found = self.mid.find(size, align, bias, owner)
+        self.take(found, self.model.of(owner).find(size, align, bias), size, align, bias, state)
+
+    @rule(size=st.integers(1, 60), align=st.integers(0, 4), bias=BIAS, data=st.data())
+    def alloc_allowed(self, size, align, bias, data):
+        view = self.view(data)
+        found = self.mid.find_allowed(view.owner, view.batch, view.limits, size, align, bias)
+        self.take(found, self.model.find_allowed(view, size, align, bias), size, align, bias)
+
+    @rule(size=st.integers(1, 120), align=st.integers(0, 4), bias=BIAS, data=st.data())
+    def alloc_joined(self, size, align, bias, data):
+        """Exactly what is needed changes hands: the rest of the run stays whose it was."""
+        view = self.view(data)
+        self.mid.reserve(3)
+        found = self.mid.join(view.owner, view.batch, view.limits, size, align, bias)
+        self.take(found, self.model.join(view, size, align, bias), size, align, bias)
+
+    def take(self, found, offset, size, align, bias, state="used"):
+        assert (found is None) == (offset is None)
+        if found is None:
+            return
+        length, *origin = self.model.free[offset]
+        assert self.mid.block(found) == (offset, length, "free") and self.mid.origin(found) == tuple(origin)
+        taken = self.mid.take(found, size, align, bias, state)
+        start = self.model.take(offset, size, align, bias)
+        assert self.mid.block(taken) == (start, size, state) and (start + bias) % (1 << align) == 0
+        self.index[start] = taken
+
+    @precondition(lambda self: self.index)
+    @rule(data=st.data(), owner=OWNERS)
+    def free(self, data, owner):
+        self.free_one(data.draw(st.sampled_from(sorted(self.index))), owner)
+
+    def free_one(self, offset, owner):
+        batch = self.next_batch(owner)
+        self.mid.free(self.index.pop(offset), owner, batch)
+        self.model.give(offset, owner, batch)
+
+    @rule(owner=OWNERS, to=OWNERS, data=st.data())
+    def pass_on(self, owner, to, data):
+        if owner == to:
+            return
+        limit, batch = data.draw(st.integers(0, self.batch)), self.next_batch(to)
+        self.mid.pass_on(owner, limit, to, batch)
+        self.model.pass_on(lambda other, freed: other == owner and freed <= limit, to, batch)
+
+    @rule(data=st.data(), nobody=st.booleans())
+    def adopt(self, data, nobody):
+        view = self.view(data, NOBODY if nobody else None)
+        self.mid.adopt(view.owner, view.batch, view.limits)
+        self.model.pass_on(view.takes, view.owner, view.batch)
+
+    @rule(owner=OWNERS, to=OWNERS)
+    def rename(self, owner, to):
+        """The blocks that are not free become another owner's."""
+        batch = self.next_batch(to)
+        self.mid.rename(owner, to, batch)
+        self.model.live = {offset: (size, to, batch) if other == owner else (size, other, was)
+                           for offset, (size, other, was) in self.model.live.items()}
+
+    @precondition(lambda self: self.model.start)
+    @rule(data=st.data(), owner=OWNERS)
+    def extend(self, data, owner):
+        size, batch = data.draw(st.integers(1, self.model.start)), self.next_batch(owner)
+        self.mid.extend(size, owner, batch)
+        self.model.extend(size, owner, batch)
+
+    @rule(data=st.data())
+    def shrink(self, data):
+        size = data.draw(st.integers(0, self.model.free.get(self.model.start, (0,))[0]))
+        self.mid.shrink(size)
+        self.model.shrink(size)
+
+    def next_batch(self, owner):
+        self.batch += 1
+        return self.batch if owner != NOBODY else 0
+
+    def view(self, data, owner=None):
+        limits = {other: data.draw(st.integers(0, self.batch)) for other in range(1, 4)}
+        owner = data.draw(st.integers(1, 3)) if owner is None else owner
+        return View(owner, self.next_batch(owner), limits)
+
+    @invariant()
+    def agrees(self):
+        self.mid.check()
+        blocks = [(self.mid.block(index), self.mid.origin(index)) for index in self.mid.blocks()]
+        assert [(at, size, state == "free", *origin) for (at, size, state), origin in blocks] == self.model.tiles()
+        assert (self.mid.start, self.mid.end) == (self.model.start, self.model.end)
+        assert self.mid.used == sum(size for size, _, _ in self.model.live.values())
+        assert self.mid.owned == sum(size for size, owner, _ in self.model.free.values() if owner != NOBODY)
+        for owner in range(4):
+            free = self.model.of(owner).free
+            assert self.mid.largest(owner) == max(free.values(), default=0)
+            assert self.mid.edge(owner) == free.get(self.model.start, 0)
+
+    def teardown(self):
+        """With everything nobody's again the range is one block."""
+        if not hasattr(self, "mid"):
+            return
+        for offset in list(self.index):
+            self.free_one(offset, NOBODY)
+        for owner in range(1, 4):
+            self.mid.pass_on(owner, self.batch)
+        self.mid.check()
+        assert self.mid.largest() == self.model.end - self.model.start
+
+
 TestMid = MidMachine.TestCase
 TestMid.settings = effort(40)
 TestGoodFit = GoodFitMachine.TestCase
 TestGoodFit.settings = effort(20)
 TestCrowd = CrowdMachine.TestCase
 TestCrowd.settings = effort(40, steps=60)
+TestOwners = OwnersMachine.TestCase
+TestOwners.settings = effort(100, steps=50)
 
 
 def filled(sizes, end=None):
@@ -232,6 +359,35 @@ def test_sizes_around_the_bins(size):
         assert mid.block(mid.find(wanted)) == (1, size, "free")
     assert mid.find(size + 1) is None
     mid.check()
+
+
+def test_neighbours_of_two_owners_do_not_merge():
+    mid, taken = filled([10, 20, 30, 40])           # at 90, 70, 40 and 0
+    for index, owner, batch in zip(taken, (1, 2, 1, 1), (5, 6, 7, 9)):
+        mid.free(index, owner, batch)
+        mid.check()
+    assert [(mid.block(index)[:2], mid.origin(index)) for index in mid.blocks()] == [
+        ((0, 70), (1, 9)), ((70, 20), (2, 6)), ((90, 10), (1, 5))]
+    mid.pass_on(2, 5, to=1, batch=10)
+    assert len(mid.blocks()) == 3
+    mid.pass_on(2, 6, to=1, batch=10)
+    assert [(mid.block(index)[:2], mid.origin(index)) for index in mid.blocks()] == [((0, 100), (1, 10))]
+    mid.check()
+
+
+def test_join_takes_what_is_needed_of_the_smallest_run():
+    """The lower run of 70 is not touched; of the upper one of 60 the rest stays whose it was."""
+    mid, taken = filled([20, 40, 5, 30, 40])        # at 115, 75, 70, 40 and 0
+    for index, owner, batch in zip(taken[:2] + taken[3:], (1, 2, 1, 2), (5, 6, 7, 8)):
+        mid.free(index, owner, batch)
+    assert mid.join(3, 9, {1: 7, 2: 5}, 50) is None and mid.join(3, 9, {1: 7, 2: 8}, 71) is None
+    mid.reserve(3)
+    block = mid.take(mid.join(3, 9, {1: 7, 2: 8}, 50), 50)
+    mid.check()
+    assert (mid.block(block), mid.origin(block)) == ((85, 50, "used"), (3, 9))
+    assert [(mid.block(index), mid.origin(index)) for index in mid.blocks()[:3]] == [
+        ((0, 40, "free"), (2, 8)), ((40, 30, "free"), (1, 7)), ((70, 5, "used"), (0, 0))]
+    assert [(mid.block(index), mid.origin(index)) for index in mid.blocks()[3:4]] == [((75, 10, "free"), (2, 6))]
 
 
 def test_an_aligned_hole_behind_an_unaligned_one():

@@ -8,8 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cuda_pool._testing import Slabs
 from cuda_pool.settings import usual_classes
 
-from .models import effort, log_uniform
+from .models import NOBODY, View, effort, log_uniform
 
+OWNERS = st.integers(0, 2)
 SPACING = 1 << 21       # from one slab's offset to the next
 CLASSES = [(256,), (64, 128), (64, 320, 1024, 4096), (192, 5120, 100_032), usual_classes(16 << 10),
            usual_classes(1 << 20, 64)]
@@ -131,8 +132,193 @@ class SlabsMachine(RuleBasedStateMachine):
         return "empty" if used == 0 else "full" if used == self.slabs.slab(slab)["slots"] else "partial"
 
 
+class Owned:
+    """A slab with its owner: the state of every slot, and the batch of each that was handed out once."""
+
+    def __init__(self, owner, size_class, slots, batch):
+        self.owner, self.size_class, self.slots = owner, size_class, slots
+        self.batch = self.birth = batch
+        self.live, self.held, self.chain, self.batches = {}, set(), [], {}
+
+    @property
+    def used(self):
+        return len(self.live) + len(self.held)
+
+    @property
+    def fresh(self):
+        return len(self.batches)
+
+    @property
+    def state(self):
+        return "empty" if self.used == 0 else "full" if self.used == self.slots else "partial"
+
+    def take(self, slot, nbytes):
+        if slot == self.fresh:
+            self.batches[slot] = self.birth
+        else:
+            self.chain.remove(slot)
+        self.live[slot] = nbytes
+
+    def allowed(self, view):
+        """Return the slot that a view allows: of the last 64 that were returned, else one never handed out."""
+        for slot in self.chain[:-65:-1]:
+            if view.allows(self.owner, self.batches[slot]):
+                return slot
+        return self.fresh if self.fresh < self.slots and view.allows(self.owner, self.birth) else None
+
+    def pass_on(self, to, batch):
+        self.owner, self.batch, self.birth = to, batch, batch
+        self.batches = dict.fromkeys(self.batches, batch)
+
+
+class OwnersMachine(RuleBasedStateMachine):
+    """Random sequences of two owners and nobody; slots are live, held or free."""
+
+    @initialize(data=st.data())
+    def start(self, data):
+        self.sizes = data.draw(st.sampled_from([(256,), (64, 1024), (100_032,)]))
+        self.slabs, self.model, self.made, self.batch = Slabs(self.sizes), {}, 0, 0
+        for owner in data.draw(st.lists(OWNERS, max_size=4)):
+            self.take_many(data, owner, 20)
+
+    @rule(data=st.data(), owner=OWNERS, slots=st.integers(1, 30))
+    def take_many(self, data, owner, slots):
+        """An owner is served from its own slabs alone; a new slab is of nobody's memory or of the owner's own."""
+        size_class = data.draw(st.integers(0, len(self.sizes) - 1))
+        for nbytes in range(1, slots + 1):
+            slab = self.slabs.available(size_class, owner)
+            if slab is None:
+                assert all(owned.state == "full" for owned in self.of(owner, size_class).values())
+                slab = self.make(owner, size_class, data.draw(st.booleans()))
+            owned = self.model[slab]
+            assert (owned.owner, owned.size_class) == (owner, size_class)
+            self.took(slab, owned.chain[-1] if owned.chain else owned.fresh, self.slabs.take(slab, nbytes), nbytes)
+
+    def make(self, owner, size_class, fresh):
+        self.made += 1
+        batch, size = 0 if fresh else self.next_batch(owner), self.slabs.wanted(size_class, owner)
+        slab = self.slabs.make(size_class, self.made * SPACING, size, self.made, owner, batch)
+        self.model[slab] = Owned(owner, size_class, size // self.sizes[size_class], batch)
+        return slab
+
+    def took(self, slab, slot, offset, nbytes):
+        assert self.slabs.slot(slab, offset) == slot
+        self.model[slab].take(slot, nbytes)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def take_allowed(self, data):
+        slab, owned = self.pick(data)
+        limits = {owner: data.draw(st.integers(0, self.batch)) for owner in range(1, 3)}
+        view = View(data.draw(st.integers(1, 2)), self.next_batch(1), limits)
+        slot = owned.allowed(view)
+        offset = self.slabs.take_allowed(slab, view.owner, view.batch, limits, 50)
+        assert (offset is None) == (slot is None)
+        if slot is not None:
+            self.took(slab, slot, offset, 50)
+
+    @precondition(lambda self: self.some("live"))
+    @rule(data=st.data(), slots=st.integers(1, 30), noted=st.booleans())
+    def give_back(self, data, slots, noted):
+        """In the order of the slab's owner, or for anyone who may have what was free in it before."""
+        slab, owned = self.pick(data, "live")
+        for slot in data.draw(st.permutations(sorted(owned.live)))[:slots]:
+            if noted and owned.owner != NOBODY:
+                owned.batch = owned.batches[slot] = self.next_batch(owned.owner)
+                self.slabs.note_batch(slab, slot, owned.batch)
+            del owned.live[slot]
+            self.returned(slab, slot, self.slabs.give_back)
+
+    @precondition(lambda self: self.some("live"))
+    @rule(data=st.data(), slots=st.integers(1, 30))
+    def hold(self, data, slots):
+        slab, owned = self.pick(data, "live")
+        for slot in sorted(owned.live)[:slots]:
+            self.slabs.hold(slab, slot)
+            del owned.live[slot]
+            owned.held.add(slot)
+
+    @precondition(lambda self: self.some("held"))
+    @rule(data=st.data(), nbytes=st.integers(1, 64))
+    def retake(self, data, nbytes):
+        slab, owned = self.pick(data, "held")
+        slot = data.draw(st.sampled_from(sorted(owned.held)))
+        self.slabs.retake(slab, slot, nbytes)
+        owned.held.remove(slot)
+        owned.live[slot] = nbytes
+
+    @precondition(lambda self: self.some("held"))
+    @rule(data=st.data(), slots=st.integers(1, 30))
+    def release(self, data, slots):
+        slab, owned = self.pick(data, "held")
+        for slot in data.draw(st.permutations(sorted(owned.held)))[:slots]:
+            owned.held.remove(slot)
+            self.returned(slab, slot, self.slabs.release)
+
+    def returned(self, slab, slot, give):
+        """The second empty slab of an owner's class goes back."""
+        owned = self.model[slab]
+        others = [other for at, other in self.of(owned.owner, owned.size_class).items() if at != slab]
+        second = owned.used == 0 and any(other.state == "empty" for other in others)
+        owned.chain.append(slot)
+        assert give(slab, slot) == second
+        if second:
+            self.slabs.unmake(slab)
+            del self.model[slab]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), to=OWNERS)
+    def pass_on(self, data, to):
+        slab, owned = self.pick(data)
+        if to == owned.owner:
+            return
+        batch = self.next_batch(to)
+        empty = [other for other in self.of(to, owned.size_class).values() if other.state == "empty"]
+        assert self.slabs.pass_on(slab, to, batch) == (owned.state != "empty" or not empty)
+        if owned.state != "empty" or not empty:
+            owned.pass_on(to, batch)
+
+    def some(self, name):
+        return any(getattr(owned, name) for owned in self.model.values())
+
+    def pick(self, data, name=None):
+        """Return a slab, that has slots in a state, and its model."""
+        return data.draw(st.sampled_from([(slab, owned) for slab, owned in sorted(self.model.items())
+                                          if name is None or getattr(owned, name)]))
+
+    def of(self, owner, size_class):
+        return {slab: owned for slab, owned in self.model.items()
+                if (owned.owner, owned.size_class) == (owner, size_class)}
+
+    def next_batch(self, owner):
+        self.batch += 1
+        return self.batch if owner != NOBODY else 0
+
+    @invariant()
+    def agrees(self):
+        self.slabs.check()
+        for owner in range(3):
+            for size_class in range(len(self.sizes)):
+                owned = self.of(owner, size_class)
+                for state, slabs in self.slabs.lists(size_class, owner).items():
+                    assert sorted(slabs) == sorted(slab for slab in owned if owned[slab].state == state)
+                assert self.slabs.slots_used(size_class, owner) == sum(slab.used for slab in owned.values())
+        for slab, owned in self.model.items():
+            record = self.slabs.slab(slab)
+            assert [record[name] for name in ("owner", "used", "held", "fresh", "batch", "birth")] == [
+                owned.owner, owned.used, len(owned.held), owned.fresh, owned.batch, owned.birth]
+            for slot in range(owned.slots):
+                assert self.slabs.is_live(slab, slot) == (slot in owned.live)
+            for slot, batch in owned.batches.items():
+                assert self.slabs.slot_batch(slab, slot) == batch
+            for slot, nbytes in owned.live.items():
+                assert self.slabs.requested(slab, slot) == nbytes
+
+
 TestSlabs = SlabsMachine.TestCase
 TestSlabs.settings = effort(40, steps=50)
+TestOwners = OwnersMachine.TestCase
+TestOwners.settings = effort(60, steps=40)
 
 
 @given(nbytes=st.integers(1, 1 << 20), alignment=st.integers(0, 21).map(lambda order: 1 << order))
@@ -197,6 +383,39 @@ def test_a_second_empty_slab_of_a_class_is_to_go():
         slabs.check()
     assert answers == [[False] * 4, [False] * 3 + [True], [False] * 3 + [True], [False] * 2]
     assert (slabs.lists(0)["empty"], slabs.lists(1)["empty"]) == (made[:1], made[3:])
+
+
+def test_every_owner_has_slabs_of_its_own():
+    slabs = Slabs([256])
+    made = [slabs.make(0, number << 20, 1024, owner=owner, batch=0) for number, owner in enumerate((0, 1, 2))]
+    assert [slabs.available(0, owner) for owner in range(4)] == [*made, None]
+    assert slabs.pass_on(made[0], 2, 5) is False        # both are empty
+    slabs.take(made[0], 100)
+    assert slabs.pass_on(made[0], 2, 5) is True
+    slabs.check()
+    assert slabs.available(0, 0) is None and slabs.lists(0, 2) == {"partial": made[:1], "full": [], "empty": made[2:]}
+    assert (slabs.slots_used(0, 0), slabs.slots_used(0, 2)) == (0, 1)
+    assert slabs.take_allowed(made[0], 1, 9, {2: 4}, 100) is None
+    assert slabs.take_allowed(made[0], 1, 9, {2: 5}, 100) == 256
+    slabs.check()
+
+
+def test_a_held_slot_keeps_its_slab():
+    slabs = Slabs([256])
+    made = [slabs.make(0, number << 20, 512, owner=1) for number in range(2)]
+    for slab in made:
+        slabs.take(slab, 100)
+        slabs.hold(slab, 0)
+    slabs.check()
+    assert slabs.lists(0, 1) == {"partial": made[::-1], "full": [], "empty": []} and slabs.slots_used(0, 1) == 2
+    assert not slabs.is_live(made[0], 0)
+    slabs.retake(made[0], 0, 77)
+    assert slabs.is_live(made[0], 0) and slabs.requested(made[0], 0) == 77
+    slabs.hold(made[0], 0)
+    assert [slabs.release(slab, 0) for slab in made] == [False, True]
+    slabs.unmake(made[1])
+    slabs.check()
+    assert slabs.lists(0, 1)["empty"] == made[:1]
 
 
 def test_slabs_grow_with_demand():
