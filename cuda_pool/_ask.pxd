@@ -1,9 +1,8 @@
 """What a pool asks the driver: never under its lock, always with its device current, and counted."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
-from cuda_pool._owner cimport owner_t
 from cuda_pool._state cimport leaving_t, pool_t
 
 # Each returns a status.

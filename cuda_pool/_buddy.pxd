@@ -1,6 +1,6 @@
 """Buddy system: power-of-two runs of min blocks, found by XOR, merged on free."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from cuda_pool._owner cimport owner_t, view_t
 
@@ -37,8 +37,8 @@ ctypedef struct buddy_lists_t:
 #   used + sum(len(head[k]) << k for every order k and owner) == size;  owned is the part of it that has an owner
 #   state[b] == k + 1  <=>  b is on its owner's head[k];  then b % (1 << k) == 0 and its buddy is not there too
 #   bit k of nonempty is set  <=>  there is a free block of order k
-# A live run (the block of one request) has state BUDDY_LIVE at its first unit, BUDDY_HELD once it is freed and not to be
-# reused yet; memory lent to the mid tier has none.
+# A live run (the block of one request) has state BUDDY_LIVE at its first unit, BUDDY_HELD once it is freed and not to
+# be reused yet; memory lent to the mid tier has none.
 ctypedef struct buddy_t:
     uint32_t size
     uint32_t used

@@ -1,4 +1,4 @@
-"""A spinlock that yields. Most of its critical sections are shorter than a system call; pool_t has a second one that is not."""
+"""A spinlock that yields. Its critical sections are shorter than a system call, but for check() and pool_t.slow."""
 
 cdef extern from * nogil:
     """

@@ -74,12 +74,15 @@ cdef void mid_destroy(mid_t* mid) noexcept nogil
 cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil               # 0 when the host has no memory
 
 # A free block of `owner` that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or
-# NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it anyhow.
+# NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it
+# anyhow.
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
 # The same among the other owners' blocks that the view allows.
-cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil
-# The same among the runs of allowed neighbours, whoever owns them. What the request needs of the smallest that holds it is
-# made one block of the asker's, to be taken at once. Takes time in proportion to the number of blocks; needs a record.
+cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t size, int align,
+                               uint32_t bias) noexcept nogil
+# The same among the runs of allowed neighbours, whoever owns them. What the request needs of the smallest that holds it
+# is made one block of the asker's, to be taken at once. Takes time in proportion to the number of blocks; needs a
+# record.
 cdef uint32_t mid_join(mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,

@@ -6,7 +6,7 @@ from cuda_pool._driver cimport cudaStream_t, driver_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport owner_t
 from cuda_pool._segment cimport TIERS, settings_t, tier_stats_t
-from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, UPSTREAM_SET_DEVICE, pool_t, reuse_t
+from cuda_pool._state cimport UPSTREAM_CALLS, pool_t, reuse_t
 
 # Bytes, or counts where the name says so.
 ctypedef struct pool_stats_t:
@@ -44,8 +44,8 @@ cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStrea
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil
 cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil
 
-# The same for a stream that was looked up before, and of which the caller knows that it is still the same; or, where the
-# owner is NOBODY, for its handle.
+# The same for a stream that was looked up before, and of which the caller knows that it is still the same; or, where
+# the owner is NOBODY, for its handle.
 cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                        void** ptr) noexcept nogil
 cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil

@@ -84,14 +84,15 @@ cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nby
                               size_t* used) noexcept nogil
 # Give what the view allows to nobody. A slab stays its owner's.
 cdef void segment_settle(segment_t* segment, const view_t* done) noexcept nogil
-# Let others have all that `owner` has, live blocks included; `limit` is the last batch that there is. `slabs_to` gets the
-# slabs, which cannot be nobody's.
+# Let others have all that `owner` has, live blocks included; `limit` is the last batch that there is. `slabs_to` gets
+# the slabs, which cannot be nobody's.
 cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, owner_t to, uint32_t batch,
                            owner_t slabs_to) noexcept nogil
 # Note that a block just allocated is cut from memory of `owner`, whatever it was before.
 cdef void segment_claim(segment_t* segment, size_t offset, owner_t owner, uint32_t batch) noexcept nogil
 # Would segment_alloc_shared() succeed? False is only said to be sure for slabs and the mid tier.
-cdef bint segment_could_share(const segment_t* segment, const view_t* view, size_t nbytes, size_t alignment) noexcept nogil
+cdef bint segment_could_share(const segment_t* segment, const view_t* view, size_t nbytes,
+                              size_t alignment) noexcept nogil
 # Let what was cut from memory of `owner`, whose work is all done, be as if it had been nobody's.
 cdef void segment_renew(segment_t* segment, owner_t owner) noexcept nogil
 # Bytes that are free, and not anyone's.

@@ -8,7 +8,7 @@ from cuda_pool._state cimport pool_t
 cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil
 # Is the stream sure to exist, so that an event may be recorded on it? A caller has just named it.
 cdef bint may_record(const stream_t* stream, bint is_caller) noexcept nogil
-# A capture can only use what nobody waits for, and no driver call can be made during it: see what is over before it begins.
+# A capture can only use what nobody waits for, and no driver call can be made during it: see what is over before.
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil
 # Record an event behind what was freed on a stream so far.
 cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil

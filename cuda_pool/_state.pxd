@@ -1,14 +1,13 @@
 """The struct of a pool, its lock, and what is done under the lock."""
 
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint32_t
 
-from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_t
+from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
-from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, place_t, segment_alloc, segment_find, segment_free, segment_t, tier_stats_t)
+from cuda_pool._segment cimport TIER_SLAB, place_t, segment_alloc, segment_find, segment_free, segment_t
 from cuda_pool._status cimport (
     STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport uses_t
@@ -148,7 +147,7 @@ cdef inline owner_t captured(const pool_t* pool, owner_t owner) noexcept nogil:
 
 
 cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
-    """Serve a request of at least 1 byte without the driver: what the stream may use, then what it may use of others."""
+    """Serve a request of at least 1 byte without the driver: from what the stream has, then from what others have."""
     cdef size_t offset = 0, used = 0
     cdef int status
     if pool.helds.bytes != 0 and retake_locked(pool, owner, nbytes, alignment, ptr):
@@ -180,7 +179,9 @@ cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexc
 
 
 cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:
-    """Free a block for anyone, or for whoever may have what it was cut from. Here only a slot of which no more is known."""
+    """Free a block for anyone, or for whoever may have what it was cut from. Here only a slot of which nothing else
+    is known.
+    """
     cdef place_t place
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:

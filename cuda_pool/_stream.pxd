@@ -19,7 +19,8 @@ ctypedef struct seen_t:
     stream_ref_t ref
 
 # The objects that stand for streams of one pool. An object is kept while frees are pending on its stream, so that its
-# stream is not destroyed by the last reference going away, and so that it can be asked whether it still has that stream.
+# stream is not destroyed by the last reference going away, and so that it can be asked whether it still has that
+# stream.
 cdef class Streams:
     cdef pool_t* pool               # that of the owner of this object
     cdef seen_t seen[STREAMS_SEEN]  # by address

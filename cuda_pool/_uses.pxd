@@ -1,4 +1,4 @@
-"""What is to be known of a few live blocks: a hash table from the block's offset to the streams that it has to wait for."""
+"""What is to be known of a few live blocks: a hash table from a block's offset to the streams that it waits for."""
 
 from libc.stdint cimport uint32_t
 

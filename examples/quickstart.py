@@ -6,7 +6,7 @@ with cp.Pool("256MiB", device=device) as pool:
     pool.free(ptr)                              # reusable by anyone at once
 
     ptr = pool.alloc(300_000, stream=0)
-    pool.free_async(ptr, stream=0)              # reusable in the order of the stream
+    pool.free_async(ptr, stream=0)              # reusable on the stream at once, elsewhere after its work
 
     with pool.buffer("64KiB") as buffer:        # owns its block; has __cuda_array_interface__ and __dlpack__
         print(buffer, buffer.ptr % 256)

@@ -6,7 +6,6 @@ cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
-from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
 from cuda_pool._buffer cimport Buffer, buffer_wrap

@@ -130,7 +130,10 @@ cdef bint buddy_could_join(const buddy_t* buddy, const view_t* view, uint32_t un
             run = 0
             at += buddy.entry[at].role.live.units if state else 1
         else:
-            run = run + (<uint32_t>1 << (state - 1)) if view_allows(view, buddy.entry[at].owner, buddy.entry[at].batch) else 0
+            if not view_allows(view, buddy.entry[at].owner, buddy.entry[at].batch):
+                run = 0
+            else:
+                run += <uint32_t>1 << (state - 1)
             at += <uint32_t>1 << (state - 1)
     return run >= units
 

@@ -4,7 +4,7 @@ What an event queues is done that number of events later and not before. No data
 it touches, so that the simulator finds every reuse that nothing orders.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
 
 import numpy as np
@@ -13,8 +13,7 @@ from cuda_pool._api cimport Pool
 from cuda_pool._driver cimport (
     cudaErrorInvalidDevice, cudaErrorMemoryAllocation, cudaError_t, cudaStream_t, cudaSuccess)
 from cuda_pool._gate cimport status_raise
-from cuda_pool._pool cimport (
-    UPSTREAM_SET_DEVICE, pool_alloc, pool_free, pool_free_async, pool_get_stats, pool_stats_t)
+from cuda_pool._pool cimport pool_alloc, pool_free, pool_free_async, pool_get_stats, pool_stats_t
 from cuda_pool._replay cimport ALIGNMENT
 from cuda_pool._sim cimport Device
 from cuda_pool._sim_device cimport devices_get, sim_device_t, sim_lock, sim_unlock
@@ -24,6 +23,7 @@ from cuda_pool._sim_log cimport KERNEL_WRITE
 from cuda_pool._sim_op cimport OP_WORK, op_make, op_t, span_make
 from cuda_pool._sim_stream cimport stream_follow, stream_submit, stream_t
 from cuda_pool._sim_work cimport Stream
+from cuda_pool._state cimport UPSTREAM_SET_DEVICE
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, status_cuda
 from cuda_pool._trace cimport BLOCK_PREEXISTING, EVENT_ALLOC, EVENT_FREE, TraceTable, event_t, trace_t
 

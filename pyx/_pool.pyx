@@ -1,7 +1,7 @@
 """A pool: one segment behind a lock, the streams that its blocks are freed on, and the calls it makes to the driver.
 
-What a call does without the driver it does under `lock`, and at once. Where that is not enough, the slow paths here take
-`slow`, under which the driver may be asked, and let go of `lock` first.
+What a call does without the driver it does under `lock`, and at once. Where that is not enough, the slow paths here
+take `slow`, under which the driver may be asked, and let go of `lock` first.
 """
 
 from libc.stdint cimport uint32_t, uintptr_t
@@ -16,9 +16,9 @@ from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport (
-    LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_SPARE, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
-    order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to, stream_can_vanish,
-    stream_is_pending, stream_t, this_thread)
+    LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
+    order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to,
+    stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._segment cimport (
     place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_largest_free, segment_metadata,
@@ -293,8 +293,9 @@ cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
         status = identify(pool, stream, &owner)
     if status == STATUS_OK and pool.order.stream[owner].capture != NOBODY:
         status = STATUS_CAPTURING
-    if status == STATUS_OK and owner != NOBODY and (stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0):
-        status = ask_stream_done(pool, stream)
+    if status == STATUS_OK and owner != NOBODY:
+        if stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0:
+            status = ask_stream_done(pool, stream)
     if status == STATUS_OK and owner != NOBODY:
         if owner == LEGACY:
             legacy_done(pool, batch)

@@ -5,19 +5,19 @@ from libc.string cimport memcmp, memset
 
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
-    BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_destroy, buddy_free,
-    buddy_could_join, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest, buddy_metadata,
-    buddy_pass_on, buddy_release, buddy_rename)
+    BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
+    buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
+    buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
-    MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_block_t, mid_check, mid_destroy,
-    mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest, mid_pass_on,
-    mid_could_join, mid_rename, mid_reserve, mid_adopt, mid_shrink, mid_state_t, mid_take)
+    MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_block_t, mid_check,
+    mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
+    mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
 from cuda_pool._owner cimport LEGACY, NOBODY, batch_within, view_allows
 from cuda_pool._slab cimport (
-    NO_SLAB, SLAB_PARTIAL, slab_lists_t, slab_t, slab_take, slabs_available, slabs_check, slabs_class, slabs_destroy,
-    slab_has_allowed, slab_slot, slab_take_allowed, slabs_empty, slabs_init, slabs_make, slabs_of, slabs_pass_on,
-    slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+    NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_check,
+    slabs_class, slabs_destroy, slabs_empty, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_unmake,
+    slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -94,10 +94,15 @@ cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nby
         status = alloc_slot_elsewhere(segment, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
         status = alloc_any(segment, view.owner, view, nbytes, alignment, offset, used)
-    if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_of_all(segment):
+    if status == STATUS_OUT_OF_MEMORY and has_owners(segment) and nbytes <= largest_of_all(segment):
         adopt(segment, view)
         status = alloc_any(segment, view.owner, NULL, nbytes, alignment, offset, used)
     return status
+
+
+cdef inline bint has_owners(const segment_t* segment) noexcept nogil:
+    """Is there free memory that is anyone's? Else there is nothing to adopt."""
+    return segment.mid.owned != 0 or segment.buddy.owned != 0
 
 
 cdef void adopt(segment_t* segment, const view_t* view) noexcept nogil:
@@ -108,7 +113,10 @@ cdef void adopt(segment_t* segment, const view_t* view) noexcept nogil:
 
 cdef int alloc_any(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
                    size_t* offset, size_t* used) noexcept nogil:
-    """Route a request: its own tier first, then whatever else could hold it. Without a view, own and nobody's memory."""
+    """Route a request: its own tier first, then whatever else could hold it.
+
+    Without a view only the owner's and nobody's memory is looked at.
+    """
     cdef int status = STATUS_OUT_OF_MEMORY
     if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = alloc_slot(segment, owner, view, nbytes, alignment, offset, used)
@@ -196,7 +204,8 @@ cdef bint segment_could_share(const segment_t* segment, const view_t* view, size
         return True
     if mid_could_join(&segment.mid, view, <uint32_t>(size // MID_UNIT), align, segment.bias):
         return True
-    return buddy_could_join(&segment.buddy, view, <uint32_t>(round_up(nbytes, segment.min_block) >> segment.min_block_shift))
+    size = round_up(nbytes, segment.min_block)
+    return buddy_could_join(&segment.buddy, view, <uint32_t>(size >> segment.min_block_shift))
 
 
 cdef size_t segment_pending(const segment_t* segment) noexcept nogil:
@@ -577,7 +586,7 @@ cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, in
 
 
 cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    """Let the owner's free edge of the mid tier hold a block: take whole steps below it or, if refused, what is lacking.
+    """Let the owner's free edge of the mid tier hold a block: take whole steps below it or, if refused, what lacks.
 
     What lies on both sides of the boundary has to be the owner's.
     """
@@ -604,7 +613,7 @@ cdef bint claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept
 
 
 cdef bint shed_edge(segment_t* segment) noexcept nogil:
-    """Give the whole units of the free block at the edge of the mid tier back to the buddy tier, whose ever they are."""
+    """Give the whole units at the free edge of the mid tier back to the buddy tier, whosever they are."""
     cdef const mid_block_t* first = &segment.mid.block[segment.mid.first]
     cdef owner_t owner = first.owner
     cdef uint32_t boundary = buddy_boundary(segment), batch = first.batch
@@ -623,7 +632,7 @@ cdef inline uint32_t buddy_boundary(const segment_t* segment) noexcept nogil:
 
 
 cdef size_t largest_run(const segment_t* segment, owner_t owner) noexcept nogil:
-    """Return the largest request that the mid or the buddy tier would serve once the owner's empty slabs are returned."""
+    """Return the largest request that the mid or the buddy tier would serve once the owner's empty slabs are back."""
     cdef size_t run = max(largest_block(segment, NOBODY), edge_reach(segment))
     cdef uint32_t slab
     cdef int index

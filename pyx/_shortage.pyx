@@ -1,8 +1,8 @@
 """The order of last resort: what is done for an allocation that finds no memory that is free for it.
 
 First what has completed is reclaimed. Then, if the pool may, the allocating stream is put behind the work of as few
-other streams as will do, the least waiting first. Then the host waits for one event after another, in the order in which
-they were recorded, and at last for the whole device. After each step the request is tried again.
+other streams as will do, the least waiting first. Then the host waits for one event after another, in the order in
+which they were recorded, and at last for the whole device. After each step the request is tried again.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -203,7 +203,7 @@ cdef int pass_marks(pool_t* pool, owner_t owner, bint* any) noexcept nogil:
 
 cdef int wait_on_device(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
                         int* status) noexcept nogil:
-    """Put the stream behind the events that make the request fit; `status` is that of the request, the result a fault's."""
+    """Put the stream behind events that make the request fit; `status` is the request's, the result a fault's."""
     cdef option_t* options = <option_t*>malloc(sizeof(option_t) * OWNERS * MARKS)
     cdef int count, first, fault = STATUS_OK
     if options == NULL:

@@ -286,7 +286,8 @@ cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class
     for state in range(SLAB_LISTS):
         at, prev = lists.head[state], NO_SLAB
         while at != NO_SLAB:
-            if slabs.slab[at].owner != owner or slabs.slab[at].size_class != size_class or slabs.slab[at].lists != lists:
+            if (slabs.slab[at].owner != owner or slabs.slab[at].size_class != size_class
+                    or slabs.slab[at].lists != lists):
                 return b"slab: on the list of another owner or class"
             broken = slab_check(&slabs.slab[at], slabs.size_class[size_class].size, state, prev)
             if broken != NULL:

@@ -9,7 +9,7 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
 from cuda_pool._segment cimport (
-    TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_free,
+    TIERS, TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_free,
     segment_hold, segment_offset, segment_renew, segment_retake, segment_settle, segment_unhold)
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
@@ -165,7 +165,7 @@ cdef inline bint is_behind(const pool_t* pool, owner_t asker, owner_t owner, uin
 
 cdef void users_of(const pool_t* pool, const place_t* place, const void* ptr, owner_t owner,
                    owners_t* owners) noexcept nogil:
-    """Whose work a block waits for: the stream's, those of its recorded uses, and that behind the memory it is cut from."""
+    """Whose work a block waits for: the stream's, that of its recorded uses, and that behind what it is cut from."""
     cdef const use_t* use = uses_find(&pool.uses, <size_t>ptr - pool.base)
     memset(owners, 0, sizeof(owners_t))
     if use != NULL:
@@ -234,7 +234,9 @@ cdef void unhold_locked(pool_t* pool, const view_t* view) noexcept nogil:
     cdef held_t* held
     for index in range(1, pool.helds.made):
         held = &pool.helds.held[index]
-        if held.head != NULL and not is_listed(pool, held, view.owner) and owners_allowed(&held.owners, held.batch, view):
+        if held.head == NULL or is_listed(pool, held, view.owner):
+            continue
+        if owners_allowed(&held.owners, held.batch, view):
             unhold_one(pool, index, view)
 
 

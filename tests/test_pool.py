@@ -449,7 +449,6 @@ def test_forget_stream(make_device):
     assert device.calls["cudaStreamSynchronize"] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="what is nobody's becomes the stream's where only the alignment does not fit")
 def test_a_refused_alignment_makes_nothing_pending(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device, slab_max=0, mid_max=0, min_block=256)
