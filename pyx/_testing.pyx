@@ -12,8 +12,8 @@ from libc.string cimport memset
 from cuda_pool._api cimport Pool
 from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
-    buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest, buddy_metadata,
-    buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+    buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join,
+    buddy_largest, buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._held cimport (

@@ -134,10 +134,10 @@ class OwnersMachine(RuleBasedStateMachine):
         self.mid = Mid(start, start + length)
         self.model = OwnedRangeModel(start, start + length)
         self.index, self.batch = {}, 0
-        for owner in data.draw(st.lists(OWNERS, max_size=15)):
-            self.alloc(data.draw(st.integers(1, 30)), 0, 0, NOBODY, "used")
-            if self.index and data.draw(st.booleans()):
-                self.free_one(min(self.index), owner)
+        for size in data.draw(st.lists(st.integers(1, 30), max_size=15)):
+            self.alloc(size, 0, 0, NOBODY, "used")
+        for offset in data.draw(st.permutations(sorted(self.index)))[3:]:
+            self.free_one(offset, data.draw(OWNERS), data.draw(BACK))
 
     @rule(size=st.integers(1, 60), align=st.integers(0, 4), bias=BIAS, owner=OWNERS,
           state=st.sampled_from(["used", "slab"]))
@@ -375,6 +375,16 @@ def test_neighbours_of_two_owners_do_not_merge():
     mid.pass_on(2, 6, to=1, batch=10)
     assert [(mid.block(index)[:2], mid.origin(index)) for index in mid.blocks()] == [((0, 100), (1, 10))]
     mid.check()
+
+
+def test_a_merged_block_waits_for_the_last_of_its_parts():
+    for batches in ((5, 9, 2), (2, 9, 5), (9, 2, 5), (2, 5, 9)):
+        for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1)):
+            mid, taken = filled([5, 6, 7])
+            for at in order:
+                mid.free(taken[at], 1, batches[at])
+            mid.check()
+            assert [mid.origin(index) for index in mid.blocks()] == [(1, 9)]
 
 
 def test_join_takes_what_is_needed_of_the_smallest_run():
