@@ -73,6 +73,7 @@ cdef bint buddy_could_join(const buddy_t* buddy, const view_t* view, uint32_t un
 # `batch` is the latest of theirs.
 cdef int buddy_claim(buddy_t* buddy, owner_t owner, uint32_t block, uint32_t units, uint32_t* batch) noexcept nogil
 cdef uint32_t buddy_free_below(const buddy_t* buddy, uint32_t end) noexcept nogil   # nobody's units that end at `end`
+cdef uint32_t buddy_allowed_below(const buddy_t* buddy, const view_t* view, uint32_t end) noexcept nogil # allowed ones
 cdef uint32_t buddy_free_above(const buddy_t* buddy, uint32_t start) noexcept nogil # nobody's units from `start` on
 cdef uint32_t buddy_largest(const buddy_t* buddy, owner_t owner) noexcept nogil
 cdef const char* buddy_check(const buddy_t* buddy) noexcept nogil       # NULL, or the broken invariant

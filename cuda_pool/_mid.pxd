@@ -100,9 +100,16 @@ cdef bint mid_could_join(const mid_t* mid, const view_t* view, uint32_t size, in
 # Grow by `size` units below start. Needs one reserved record.
 cdef void mid_extend(mid_t* mid, uint32_t size, owner_t owner, uint32_t batch) noexcept nogil
 cdef uint32_t mid_edge(const mid_t* mid, owner_t owner) noexcept nogil      # the owner's free units at start
+cdef uint32_t mid_allowed_edge(const mid_t* mid, const view_t* view) noexcept nogil        # those that are allowed
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
+
+cdef inline bint run_fits(uint32_t offset, uint32_t length, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """Do `length` units from `offset` on hold `size` of them at an aligned start?"""
+    cdef uint32_t last = offset + length - size
+    return last - offset >= ((last + bias) & ((<uint32_t>1 << align) - 1))
+
 
 cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noexcept nogil:
     """Largest start' <= start with (start' + bias) % (1 << align) == 0; below 0 it wraps round."""

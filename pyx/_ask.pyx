@@ -152,6 +152,7 @@ cdef int ask_wait(pool_t* pool, cudaStream_t stream, cudaEvent_t event) noexcept
 
 cdef void ask_keep_event(pool_t* pool, cudaEvent_t event) noexcept nogil:
     cdef bint kept
+    cdef int previous = 0
     if event == NULL:
         return
     lock_acquire(&pool.lock)
@@ -160,8 +161,9 @@ cdef void ask_keep_event(pool_t* pool, cudaEvent_t event) noexcept nogil:
         pool.spare_event[pool.spares] = event
         pool.spares += 1
     lock_release(&pool.lock)
-    if not kept:
+    if not kept and device_enter(pool.driver, pool.device, &previous) == 0:
         count(pool, pool.driver.cudaEventDestroy(event), UPSTREAM_EVENT_DESTROY)
+        device_leave(pool.driver, pool.device, previous)
 
 
 cdef void ask_no_events(pool_t* pool) noexcept nogil:

@@ -173,6 +173,22 @@ cdef uint32_t buddy_free_below(const buddy_t* buddy, uint32_t end) noexcept nogi
     return end - at
 
 
+cdef uint32_t buddy_allowed_below(const buddy_t* buddy, const view_t* view, uint32_t end) noexcept nogil:
+    """Walk up: a block is found by its first unit."""
+    cdef uint32_t at = 0, run = 0, units
+    cdef int state
+    while at < end:
+        state = buddy.state[at]
+        units = buddy.entry[at].role.live.units if state >= BUDDY_LIVE else 1
+        if 0 < state < BUDDY_LIVE:
+            units = <uint32_t>1 << (state - 1)
+            run = run + units if view_allows(view, buddy.entry[at].owner, buddy.entry[at].batch) else 0
+        else:
+            run = 0
+        at += units
+    return run
+
+
 cdef uint32_t buddy_free_above(const buddy_t* buddy, uint32_t start) noexcept nogil:
     cdef uint32_t at = start
     cdef int order

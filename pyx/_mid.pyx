@@ -212,6 +212,14 @@ cdef uint32_t mid_edge(const mid_t* mid, owner_t owner) noexcept nogil:
     return mid.block[mid.first].size if is_mergeable(mid, mid.first, owner) else 0
 
 
+cdef uint32_t mid_allowed_edge(const mid_t* mid, const view_t* view) noexcept nogil:
+    cdef uint32_t at = mid.first, units = 0
+    while is_allowed(mid, at, view):
+        units += mid.block[at].size
+        at = mid.block[at].after
+    return units
+
+
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
     cdef uint32_t index = mid.first
     cdef mid_block_t* block = &mid.block[index]
@@ -448,12 +456,6 @@ cdef void trie_relink(mid_t* mid, uint32_t index, const mid_block_t* block, uint
 
 cdef inline bint aligned_fits(const mid_t* mid, uint32_t index, uint32_t size, int align, uint32_t bias) noexcept nogil:
     return run_fits(mid.block[index].offset, mid.block[index].size, size, align, bias)
-
-
-cdef inline bint run_fits(uint32_t offset, uint32_t length, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    """Do `length` units from `offset` on hold `size` of them at an aligned start?"""
-    cdef uint32_t last = offset + length - size
-    return last - offset >= ((last + bias) & ((<uint32_t>1 << align) - 1))
 
 
 cdef void split_block(mid_t* mid, uint32_t index, uint32_t at) noexcept nogil:

@@ -5,14 +5,14 @@ from libc.string cimport memcmp, memset
 
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
-    BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
-    buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
+    BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_check, buddy_claim,
+    buddy_could_join, buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
-    MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_block_t, mid_check,
-    mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
-    mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take)
+    MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
+    mid_check, mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
+    mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport LEGACY, NOBODY, batch_within, view_allows
 from cuda_pool._slab cimport (
     NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_check,
@@ -94,15 +94,26 @@ cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nby
         status = alloc_slot_elsewhere(segment, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
         status = alloc_any(segment, view.owner, view, nbytes, alignment, offset, used)
-    if status == STATUS_OUT_OF_MEMORY and has_owners(segment) and nbytes <= largest_of_all(segment):
+    if status == STATUS_OUT_OF_MEMORY and is_worth_adopting(segment, view, nbytes, alignment):
         adopt(segment, view)
         status = alloc_any(segment, view.owner, NULL, nbytes, alignment, offset, used)
     return status
 
 
-cdef inline bint has_owners(const segment_t* segment) noexcept nogil:
-    """Is there free memory that is anyone's? Else there is nothing to adopt."""
-    return segment.mid.owned != 0 or segment.buddy.owned != 0
+cdef bint is_worth_adopting(const segment_t* segment, const view_t* view, size_t nbytes,
+                            size_t alignment) noexcept nogil:
+    """Would what is allowed hold the request once it has one owner: on both sides of the boundary, or as buddies?"""
+    cdef size_t size = max(round_up(nbytes, MID_UNIT), segment.granule) // MID_UNIT, below, start
+    cdef size_t units = round_up(nbytes, segment.min_block) >> segment.min_block_shift
+    cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
+    if segment.mid.owned == 0 and segment.buddy.owned == 0:
+        return False
+    below = <size_t>buddy_allowed_below(&segment.buddy, view, buddy_boundary(segment)) << segment.min_block_shift
+    start = segment.mid.start - below // MID_UNIT
+    below = below // MID_UNIT + mid_allowed_edge(&segment.mid, view)
+    if size <= below and run_fits(<uint32_t>start, <uint32_t>below, <uint32_t>size, align, segment.bias):
+        return True
+    return run_order(segment, alignment) >= 0 and buddy_could_join(&segment.buddy, view, <uint32_t>units)
 
 
 cdef void adopt(segment_t* segment, const view_t* view) noexcept nogil:

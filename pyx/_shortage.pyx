@@ -22,6 +22,9 @@ from cuda_pool._state cimport (
     REUSE_NEVER, REUSE_WAIT, enter, leave, serve_locked, settle_locked, unhold_locked)
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
 
+cdef enum:
+    ROUNDS = 4
+
 # An event that an allocation could wait for.
 ctypedef struct option_t:
     owner_t owner
@@ -46,13 +49,18 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
 cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
                       int* status) noexcept nogil:
     """Wait for what is pending now, one event after another; `status` is that of the request, the result a fault's."""
-    cdef uint32_t until = pool.order.batch          # what is freed from now on is not waited for
-    cdef int fault = STATUS_OK
-    while (status[0] == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and pool.order.captures == 0
-           and is_work_left(pool, owner, until)):
-        fault = wait_for_next(pool, owner, until)
-        if fault == STATUS_OK:
-            status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+    cdef uint32_t until
+    cdef int round, fault = STATUS_OK
+    for round in range(ROUNDS):
+        until = pool.order.batch                    # what is freed from now on is not waited for
+        while (status[0] == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and pool.order.captures == 0
+               and is_work_left(pool, owner, until)):
+            fault = wait_for_next(pool, owner, until)
+            if fault == STATUS_OK:
+                status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+        # Blocks that were waited for may have merged meanwhile with what other threads freed.
+        if status[0] != STATUS_OUT_OF_MEMORY or fault != STATUS_OK or pool.order.batch == until:
+            break
     return fault
 
 

@@ -11,6 +11,7 @@ from cuda_pool._testing import Buddy
 from .models import NOBODY, OwnedUnitsModel, UnitsModel, View, effort
 
 OWNERS = st.integers(0, 3)
+BACK = st.integers(0, 8)
 
 
 class BuddyMachine(RuleBasedStateMachine):
@@ -140,24 +141,24 @@ class OwnersMachine(RuleBasedStateMachine):
         self.live.append([block, units, owner, batch, noted])
 
     @precondition(lambda self: self.live)
-    @rule(at=st.integers(0, 1000), owner=OWNERS)
-    def free(self, at, owner):
-        self.free_one(at % len(self.live), owner)
+    @rule(at=st.integers(0, 1000), owner=OWNERS, back=BACK)
+    def free(self, at, owner, back):
+        self.free_one(at % len(self.live), owner, back)
 
-    def free_one(self, at, owner):
+    def free_one(self, at, owner, back=0):
         block, units, _, _, noted = self.live.pop(at)
-        batch = self.next_batch(owner)
+        batch = self.next_batch(owner, back)
         if noted:
             self.buddy.release(block, owner, batch)
         else:
             self.buddy.free(block, units, owner, batch)
         self.model.give(block, units, owner, batch)
 
-    @rule(owner=OWNERS, to=OWNERS, data=st.data())
-    def pass_on(self, owner, to, data):
+    @rule(owner=OWNERS, to=OWNERS, back=BACK, data=st.data())
+    def pass_on(self, owner, to, back, data):
         if owner == to:
             return
-        limit, batch = data.draw(st.integers(0, self.batch)), self.next_batch(to)
+        limit, batch = data.draw(st.integers(0, self.batch)), self.next_batch(to, back)
         self.buddy.pass_on(owner, limit, to, batch)
         self.model.pass_on(lambda other, freed: other == owner and freed <= limit, to, batch)
 
@@ -200,9 +201,10 @@ class OwnersMachine(RuleBasedStateMachine):
         assert nobodys.is_free(at - below, below + above)
         assert at - below - 1 not in nobodys.free and at + above not in nobodys.free
 
-    def next_batch(self, owner):
+    def next_batch(self, owner, back=0):
+        """Return the next batch, or one before it: memory may come back with the batch that it was cut from."""
         self.batch += 1
-        return self.batch if owner != NOBODY else 0
+        return max(1, self.batch - back) if owner != NOBODY else 0
 
     def view(self, data):
         limits = {other: data.draw(st.integers(0, self.batch)) for other in range(1, 4)}

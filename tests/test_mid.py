@@ -12,6 +12,7 @@ from .models import NOBODY, OwnedRangeModel, RangeModel, View, effort, log_unifo
 
 ALIGN = st.one_of(st.just(0), st.integers(0, 9))
 OWNERS = st.integers(0, 3)
+BACK = st.integers(0, 8)
 BIAS = st.one_of(st.just(0), st.integers(0, 2**32 - 1))
 
 
@@ -133,10 +134,10 @@ class OwnersMachine(RuleBasedStateMachine):
         self.mid = Mid(start, start + length)
         self.model = OwnedRangeModel(start, start + length)
         self.index, self.batch = {}, 0
-        for owner in data.draw(st.lists(OWNERS, max_size=15)):
-            self.alloc(data.draw(st.integers(1, 30)), 0, 0, NOBODY, "used")
-            if self.index and data.draw(st.booleans()):
-                self.free_one(min(self.index), owner)
+        for size in data.draw(st.lists(st.integers(1, 30), max_size=15)):
+            self.alloc(size, 0, 0, NOBODY, "used")
+        for offset in data.draw(st.permutations(sorted(self.index)))[3:]:
+            self.free_one(offset, data.draw(OWNERS), data.draw(BACK))
 
     @rule(size=st.integers(1, 60), align=st.integers(0, 4), bias=BIAS, owner=OWNERS,
           state=st.sampled_from(["used", "slab"]))
@@ -170,20 +171,20 @@ class OwnersMachine(RuleBasedStateMachine):
         self.index[start] = taken
 
     @precondition(lambda self: self.index)
-    @rule(data=st.data(), owner=OWNERS)
-    def free(self, data, owner):
-        self.free_one(data.draw(st.sampled_from(sorted(self.index))), owner)
+    @rule(data=st.data(), owner=OWNERS, back=BACK)
+    def free(self, data, owner, back):
+        self.free_one(data.draw(st.sampled_from(sorted(self.index))), owner, back)
 
-    def free_one(self, offset, owner):
-        batch = self.next_batch(owner)
+    def free_one(self, offset, owner, back=0):
+        batch = self.next_batch(owner, back)
         self.mid.free(self.index.pop(offset), owner, batch)
         self.model.give(offset, owner, batch)
 
-    @rule(owner=OWNERS, to=OWNERS, data=st.data())
-    def pass_on(self, owner, to, data):
+    @rule(owner=OWNERS, to=OWNERS, back=BACK, data=st.data())
+    def pass_on(self, owner, to, back, data):
         if owner == to:
             return
-        limit, batch = data.draw(st.integers(0, self.batch)), self.next_batch(to)
+        limit, batch = data.draw(st.integers(0, self.batch)), self.next_batch(to, back)
         self.mid.pass_on(owner, limit, to, batch)
         self.model.pass_on(lambda other, freed: other == owner and freed <= limit, to, batch)
 
@@ -202,9 +203,9 @@ class OwnersMachine(RuleBasedStateMachine):
                            for offset, (size, other, was) in self.model.live.items()}
 
     @precondition(lambda self: self.model.start)
-    @rule(data=st.data(), owner=OWNERS)
-    def extend(self, data, owner):
-        size, batch = data.draw(st.integers(1, self.model.start)), self.next_batch(owner)
+    @rule(data=st.data(), owner=OWNERS, back=BACK)
+    def extend(self, data, owner, back):
+        size, batch = data.draw(st.integers(1, self.model.start)), self.next_batch(owner, back)
         self.mid.extend(size, owner, batch)
         self.model.extend(size, owner, batch)
 
@@ -214,9 +215,10 @@ class OwnersMachine(RuleBasedStateMachine):
         self.mid.shrink(size)
         self.model.shrink(size)
 
-    def next_batch(self, owner):
+    def next_batch(self, owner, back=0):
+        """Return the next batch, or one before it: memory may come back with the batch that it was cut from."""
         self.batch += 1
-        return self.batch if owner != NOBODY else 0
+        return max(1, self.batch - back) if owner != NOBODY else 0
 
     def view(self, data, owner=None):
         limits = {other: data.draw(st.integers(0, self.batch)) for other in range(1, 4)}
@@ -373,6 +375,16 @@ def test_neighbours_of_two_owners_do_not_merge():
     mid.pass_on(2, 6, to=1, batch=10)
     assert [(mid.block(index)[:2], mid.origin(index)) for index in mid.blocks()] == [((0, 100), (1, 10))]
     mid.check()
+
+
+def test_a_merged_block_waits_for_the_last_of_its_parts():
+    for batches in ((5, 9, 2), (2, 9, 5), (9, 2, 5), (2, 5, 9)):
+        for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1)):
+            mid, taken = filled([5, 6, 7])
+            for at in order:
+                mid.free(taken[at], 1, batches[at])
+            mid.check()
+            assert [mid.origin(index) for index in mid.blocks()] == [(1, 9)]
 
 
 def test_join_takes_what_is_needed_of_the_smallest_run():
