@@ -6,13 +6,13 @@ from libc.string cimport memcmp, memset
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
     BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_check, buddy_claim,
-    buddy_could_join, buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init,
-    buddy_join, buddy_largest, buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
+    buddy_could_join, buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
+    buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
     MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
-    mid_check, mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init,
-    mid_join, mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_take, run_fits)
+    mid_check, mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
+    mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport LEGACY, NOBODY, batch_within, view_allows
 from cuda_pool._slab cimport (
     NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_check,
@@ -558,8 +558,8 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
     if not mid_reserve(&segment.mid, 3):
         return STATUS_HOST_MEMORY
     found = mid_find(&segment.mid, owner, size, align, bias)
-    if found == NO_MID and owner != NOBODY:
-        found = mid_find(&segment.mid, NOBODY, size, align, bias)
+    if owner != NOBODY:
+        found = better_fit(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
     if found == NO_MID and grow_mid(segment, NOBODY, size, align, bias):
         found = segment.mid.first
     if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, bias):
@@ -575,6 +575,13 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
         segment.mid.block[block[0]].owner = owner       # it is behind the work of the one before, by the view
         segment.mid.block[block[0]].batch = view.batch
     return STATUS_OK
+
+
+cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:
+    """The smaller one of two blocks; the stream's own if they are equal."""
+    if own == NO_MID or (other != NO_MID and mid.block[other].size < mid.block[own].size):
+        return other
+    return own
 
 
 cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
