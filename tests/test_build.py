@@ -105,5 +105,5 @@ def test_a_touched_setup_rebuilds_everything(tree):
 def test_an_unknown_kind_of_build_is_refused(tree):
     done = build(tree, CUDA_POOL_BUILD="fast")
     assert done.returncode != 0
-    assert "CUDA_POOL_BUILD is one of release, linetrace, sanitize; got 'fast'" in done.stderr
+    assert "CUDA_POOL_BUILD is one of release, linetrace, thread, sanitize; got 'fast'" in done.stderr
     assert rebuilt(tree) == set()
