@@ -33,6 +33,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
                    bint scrub, reuse_t reuse) noexcept nogil
 cdef int pool_close(pool_t* pool) noexcept nogil
 cdef void pool_abandon(pool_t* pool) noexcept nogil     # close it, and leave its region to whom it belongs
+cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock
 
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil

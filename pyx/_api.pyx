@@ -15,9 +15,9 @@ from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
     pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_find_stream, pool_forget_stream,
-    pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_mem_info, pool_metadata, pool_open,
-    pool_owns, pool_record_use_as, pool_size_of, pool_stats_t, pool_try_alloc_as, pool_try_free,
-    pool_try_free_async_as)
+    pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed, pool_mem_info,
+    pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_size_of, pool_stats_t, pool_try_alloc_as,
+    pool_try_free, pool_try_free_async_as)
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
@@ -116,7 +116,7 @@ cdef class Pool:
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
                       headroom, profile, debug, scrub, trace, reuse)
         except BaseException:
-            self.initialised = not self.handle.closed
+            self.initialised = not pool_is_closed(self.handle)
             raise
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
@@ -427,7 +427,7 @@ cdef class Pool:
     @property
     def closed(self):
         """Whether ``close`` was called."""
-        return self.handle.closed
+        return pool_is_closed(self.handle)
 
     @property
     def metadata_bytes(self):
@@ -441,7 +441,7 @@ cdef class Pool:
         self.close()
 
     def __repr__(self):
-        if self.handle.closed:
+        if pool_is_closed(self.handle):
             return "<cuda_pool.Pool closed>"
         return f"<cuda_pool.Pool of {self.handle.reserved} bytes on {self.device!r}>"
 

@@ -5,7 +5,7 @@ import warnings
 from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._owner cimport NOBODY
-from cuda_pool._pool cimport pool_begin_capture, pool_end_capture, pool_release_capture
+from cuda_pool._pool cimport pool_begin_capture, pool_end_capture, pool_is_closed, pool_release_capture
 from cuda_pool._status cimport STATUS_CLOSED
 from cuda_pool._stream cimport stream_handle
 
@@ -79,7 +79,7 @@ cdef class Capture:
         return f"<cuda_pool.Capture of {self.stream!r}, {state}>"
 
     def __dealloc__(self):
-        if self.owner != NOBODY and not self.handle.closed:
+        if self.owner != NOBODY and not pool_is_closed(self.handle):
             warnings.warn("a capture was dropped without release(): its memory is not used again before the pool is "
                           "closed", ResourceWarning)
 

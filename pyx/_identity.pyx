@@ -12,7 +12,7 @@ from cuda_pool._order cimport (
     order_find, order_waited, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS
 from cuda_pool._segment cimport segment_admit
-from cuda_pool._shortage cimport wait_for_all
+from cuda_pool._shortage cimport is_capturing, wait_for_all
 from cuda_pool._state cimport enter, leave, leave_locked
 from cuda_pool._status cimport STATUS_OK
 from cuda_pool._uses cimport uses_forget
@@ -40,7 +40,7 @@ cdef int identify_as(pool_t* pool, cudaStream_t handle, stream_kind_t kind, owne
     if owner[0] == NOBODY:
         drop_idle(pool)
         owner[0] = record_of(pool, handle, kind, id)
-    if owner[0] == NOBODY and pool.order.captures == 0 and wait_for_all(pool) == STATUS_OK:
+    if owner[0] == NOBODY and not is_capturing(pool) and wait_for_all(pool) == STATUS_OK:
         drop_idle(pool)
         owner[0] = record_of(pool, handle, kind, id)
     return STATUS_OK
@@ -81,29 +81,48 @@ cdef void rename_locked(pool_t* pool, owner_t owner, uint64_t id) noexcept nogil
 
 
 cdef void drop_idle(pool_t* pool) noexcept nogil:
-    cdef const stream_t* stream
-    cdef int owner
-    if pool.uses.count != 0:                    # a use may name any of them
-        return
+    """Whether a stream is idle is decided with the lock held on to: a thread may free on its own one at any time."""
+    cdef mark_t marks[MARKS]
+    cdef int owner, count
     for owner in range(LEGACY + 1, OWNERS):
-        stream = &pool.order.stream[owner]
-        if stream.kind in (STREAM_HANDLE, STREAM_THREAD, STREAM_GONE) and not stream_is_pending(stream):
-            if stream.capture == NOBODY:
-                drop_stream(pool, <owner_t>owner)
+        if enter(pool) != STATUS_OK:
+            return
+        count = drop_locked(pool, <owner_t>owner, marks) if is_idle(pool, <owner_t>owner) else 0
+        leave(pool)
+        keep_events(pool, marks, count)
+
+
+cdef bint is_idle(const pool_t* pool, owner_t owner) noexcept nogil:
+    """May a use name it, or one that waits with `slow` given up be about to allocate on it?"""
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    if pool.uses.count != 0 or pool.waits != 0 or stream.capture != NOBODY or stream_is_pending(stream):
+        return False
+    return stream.kind == STREAM_HANDLE or stream.kind == STREAM_THREAD or stream.kind == STREAM_GONE
 
 
 cdef void drop_stream(pool_t* pool, owner_t owner) noexcept nogil:
-    cdef stream_t* stream = &pool.order.stream[owner]
     cdef mark_t marks[MARKS]
-    cdef int at, count
+    cdef int count
     if enter(pool) != STATUS_OK:
         return
-    count = stream.marks
+    count = drop_locked(pool, owner, marks)
+    leave(pool)
+    keep_events(pool, marks, count)
+
+
+cdef int drop_locked(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil:
+    """The number of its events, which are the caller's."""
+    cdef stream_t* stream = &pool.order.stream[owner]
+    cdef int at, count = stream.marks
     for at in range(count):
         marks[at] = stream.mark[at]
     stream.done = pool.order.batch
     uses_forget(&pool.uses, owner)
     leave_locked(pool, owner, NOBODY)
-    leave(pool)
+    return count
+
+
+cdef void keep_events(pool_t* pool, const mark_t* marks, int count) noexcept nogil:
+    cdef int at
     for at in range(count):
         ask_keep_event(pool, marks[at].event)

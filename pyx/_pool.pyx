@@ -13,7 +13,7 @@ from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
 from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
-from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
+from cuda_pool._lock cimport flag_get, flag_set, lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
@@ -23,7 +23,8 @@ from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._segment cimport (
     place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_largest_free, segment_metadata,
     segment_pending)
-from cuda_pool._shortage cimport mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all
+from cuda_pool._shortage cimport (
+    is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
     captured, enter, find_locked, fork_counter, free_async_locked, free_locked, is_leaving, leave, leave_locked,
     leaving_t, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
@@ -68,7 +69,9 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
         ask_region_back(pool)
         return STATUS_HOST_MEMORY
     segment_admit(&pool.segment, LEGACY)
-    pool.closed = False
+    lock_acquire(&pool.lock)                    # others may be waiting for it to open
+    flag_set(&pool.closed, False)
+    lock_release(&pool.lock)
     return STATUS_OK
 
 
@@ -82,6 +85,10 @@ cdef int pool_close(pool_t* pool) noexcept nogil:
 
 cdef void pool_abandon(pool_t* pool) noexcept nogil:
     shut_down(pool)
+
+
+cdef bint pool_is_closed(const pool_t* pool) noexcept nogil:
+    return flag_get(&pool.closed)
 
 
 cdef bint shut_down(pool_t* pool) noexcept nogil:
@@ -101,7 +108,7 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
         lock_release(&pool.lock)    # a call is in the middle of a driver call on the region
         lock_release(&pool.slow)
         sched_yield()
-    pool.closed = True
+    flag_set(&pool.closed, True)
     lock_release(&pool.lock)
     spare_all_events(pool)
     lock_release(&pool.slow)
@@ -116,22 +123,17 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
 
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
     cdef int status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
-    return alloc_by_handle(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
+    cdef stream_ref_t ref
+    if status != STATUS_WOULD_WAIT:
+        return status
+    ref.owner, ref.serial, ref.handle = NOBODY, 0, stream
+    return alloc_slowly(pool, nbytes, alignment, &ref, ptr)
 
 
 cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                        void** ptr) noexcept nogil:
     cdef int status = pool_try_alloc_as(pool, nbytes, alignment, stream, ptr)
-    if status != STATUS_WOULD_WAIT:
-        return status
-    if not ref_is_valid(&pool.order, stream):
-        return alloc_by_handle(pool, nbytes, alignment, stream.handle, ptr)
-    status = slow_enter(pool)
-    if status != STATUS_OK:
-        return status
-    status = alloc_slowly(pool, nbytes, alignment, stream.owner, ptr)
-    lock_release(&pool.slow)
-    return status
+    return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
 
 
 cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream,
@@ -203,21 +205,16 @@ cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
 
 cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
     cdef int status = pool_try_free_async(pool, ptr, stream)
-    return free_async_by_handle(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
+    cdef stream_ref_t ref
+    if status != STATUS_WOULD_WAIT:
+        return status
+    ref.owner, ref.serial, ref.handle = NOBODY, 0, stream
+    return free_async_slowly(pool, ptr, &ref)
 
 
 cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef int status = pool_try_free_async_as(pool, ptr, stream)
-    if status != STATUS_WOULD_WAIT:
-        return status
-    if not ref_is_valid(&pool.order, stream):
-        return free_async_by_handle(pool, ptr, stream.handle)
-    status = slow_enter(pool)
-    if status != STATUS_OK:
-        return status
-    status = free_async_slowly(pool, ptr, stream.owner, stream.handle)
-    lock_release(&pool.slow)
-    return status
+    return free_async_slowly(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
 
 
 cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
@@ -270,9 +267,18 @@ cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept 
 
 
 cdef int pool_record_use_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if not ref_is_valid(&pool.order, stream):
-        return pool_record_use(pool, ptr, stream.handle)
-    return record_use(pool, ptr, stream.owner)
+    cdef int status
+    if ptr == NULL:
+        return STATUS_OK
+    status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if ref_is_valid(&pool.order, stream):
+        status = record_use_locked(pool, ptr, captured(pool, stream.owner))
+    else:
+        status = STATUS_WOULD_WAIT
+    leave(pool)
+    return pool_record_use(pool, ptr, stream.handle) if status == STATUS_WOULD_WAIT else status
 
 
 # Streams
@@ -285,17 +291,15 @@ cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
     """Its work is waited for only if something is pending on it, or some block's free would have to wait for it."""
     cdef owner_t owner
     cdef uint32_t batch = 0
+    cdef bint another
     cdef int status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    owner = find_again(pool, stream, &batch)
-    if can_be_another(&pool.order.stream[owner]):       # what an old stream with this handle freed is not done yet
+    owner = find_again(pool, stream, &batch, &another)
+    if another:                                 # what an old stream with this handle freed is not done yet
         status = identify(pool, stream, &owner)
-    if status == STATUS_OK and pool.order.stream[owner].capture != NOBODY:
-        status = STATUS_CAPTURING
     if status == STATUS_OK and owner != NOBODY:
-        if stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0:
-            status = ask_stream_done(pool, stream)
+        status = await_stream(pool, stream, owner)
     if status == STATUS_OK and owner != NOBODY:
         if owner == LEGACY:
             legacy_done(pool, batch)
@@ -305,15 +309,28 @@ cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
     return status
 
 
-cdef owner_t find_again(pool_t* pool, cudaStream_t stream, uint32_t* batch) noexcept nogil:
-    """Find the record of a stream, and end the batch that is being freed."""
+cdef owner_t find_again(pool_t* pool, cudaStream_t stream, uint32_t* batch, bint* another) noexcept nogil:
+    """Find the record of a stream, which may be another stream's, and end the batch that is being freed."""
     cdef owner_t owner
     lock_acquire(&pool.lock)
     owner = order_find(&pool.order, stream)
+    another[0] = can_be_another(&pool.order.stream[owner])
     batch[0] = pool.order.batch
     pool.order.batch += 1
     lock_release(&pool.lock)
     return owner
+
+
+cdef int await_stream(pool_t* pool, cudaStream_t stream, owner_t owner) noexcept nogil:
+    """Wait for a stream that is not captured, if something is or may be pending on it."""
+    cdef bint is_captured, pending
+    lock_acquire(&pool.lock)
+    is_captured = pool.order.stream[owner].capture != NOBODY
+    pending = stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0
+    lock_release(&pool.lock)
+    if is_captured:
+        return STATUS_CAPTURING
+    return ask_stream_done(pool, stream) if pending else STATUS_OK
 
 
 cdef void legacy_done(pool_t* pool, uint32_t batch) noexcept nogil:
@@ -616,35 +633,48 @@ cdef int slow_enter(pool_t* pool) noexcept nogil:
 
 cdef void renew_batches(pool_t* pool) noexcept nogil:
     """Where frees go on meanwhile, the next call tries again: there are as many batches left as were used."""
-    if pool.order.captures == 0 and wait_for_all(pool) == STATUS_OK:
+    if not is_capturing(pool) and wait_for_all(pool) == STATUS_OK:
         lock_acquire(&pool.lock)
-        if not pool.closed:
+        if not pool.closed and pool.waits == 0:     # one that waits has a batch in mind
             renew_batches_locked(pool)
         lock_release(&pool.lock)
 
 
-cdef int alloc_by_handle(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                      void** ptr) noexcept nogil:
     cdef owner_t owner
     cdef int status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    status = identify(pool, stream, &owner)
+    status = identify_ref(pool, stream, &owner)
     if status == STATUS_OK:
-        status = alloc_slowly(pool, nbytes, alignment, owner, ptr)
+        status = alloc_waiting(pool, nbytes, alignment, owner, ptr)
     lock_release(&pool.slow)
     return status
 
 
-cdef int free_async_by_handle(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+cdef int free_async_slowly(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef owner_t owner
     cdef int status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    status = identify(pool, stream, &owner)
+    status = identify_ref(pool, stream, &owner)
     if status == STATUS_OK:
-        status = free_async_slowly(pool, ptr, owner, stream)
+        status = free_async_marking(pool, ptr, owner, stream.handle)
     lock_release(&pool.slow)
     return status
+
+
+cdef int identify_ref(pool_t* pool, const stream_ref_t* stream, owner_t* owner) noexcept nogil:
+    """The record that was looked up before, if it is still that stream's: with `slow` held it stays so."""
+    cdef bint valid
+    lock_acquire(&pool.lock)
+    valid = ref_is_valid(&pool.order, stream)
+    lock_release(&pool.lock)
+    if not valid:
+        return identify(pool, stream.handle, owner)
+    owner[0] = stream.owner
+    return STATUS_OK
 
 
 cdef int record_use(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
@@ -660,15 +690,16 @@ cdef int record_use(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
     return status
 
 
-cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, owner_t owner, void** ptr) noexcept nogil:
+cdef int alloc_waiting(pool_t* pool, size_t nbytes, size_t alignment, owner_t owner, void** ptr) noexcept nogil:
     cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
     status = alloc_locked(pool, owner, nbytes, alignment, ptr)
+    owner = captured(pool, owner)
     leave(pool)
     if status != STATUS_WOULD_WAIT:
         return status
-    status = shortage_alloc(pool, captured(pool, owner), nbytes, alignment, ptr)
+    status = shortage_alloc(pool, owner, nbytes, alignment, ptr)
     if status == STATUS_OUT_OF_MEMORY:
         lock_acquire(&pool.lock)
         pool.oom_count += 1
@@ -676,10 +707,11 @@ cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, owner_t own
     return status
 
 
-cdef int free_async_slowly(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stream) noexcept nogil:
+cdef int free_async_marking(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stream) noexcept nogil:
     cdef int status
+    cdef bint worth_marking
     if pool.scrub or owner == NOBODY:
-        if pool.order.stream[owner].kind == STREAM_THREAD and not may_record(&pool.order.stream[owner], True):
+        if is_of_another_thread(pool, owner):
             status = wait_for_all(pool)         # another thread's stream, which has no name here
             return pool_free(pool, ptr) if status == STATUS_OK else status
         return free_in_order(pool, ptr, owner, stream)
@@ -687,12 +719,25 @@ cdef int free_async_slowly(pool_t* pool, void* ptr, owner_t owner, cudaStream_t 
     if status != STATUS_OK:
         return status
     status = free_async_locked(pool, ptr, captured(pool, owner))
+    worth_marking = status == STATUS_OK and is_worth_marking(pool, &pool.order.stream[owner])
     leave(pool)
-    if status == STATUS_OK and stream_can_vanish(&pool.order.stream[owner]):
-        if (is_worth_an_event(pool, &pool.order.stream[owner], pool.order.stream[owner].unmarked)
-                and may_record(&pool.order.stream[owner], True)):
-            mark_stream(pool, owner)            # if it fails, a later event will do
+    if worth_marking:
+        mark_stream(pool, owner)                # if it fails, a later event will do
     return status
+
+
+cdef bint is_of_another_thread(pool_t* pool, owner_t owner) noexcept nogil:
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef bint is_thread
+    lock_acquire(&pool.lock)
+    is_thread = stream.kind == STREAM_THREAD and not may_record(stream, True)
+    lock_release(&pool.lock)
+    return is_thread
+
+
+cdef bint is_worth_marking(const pool_t* pool, const stream_t* stream) noexcept nogil:
+    return (stream_can_vanish(stream) and is_worth_an_event(pool, stream, stream.unmarked)
+            and may_record(stream, True))
 
 
 cdef int free_in_order(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stream) noexcept nogil:

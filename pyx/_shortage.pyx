@@ -15,7 +15,7 @@ from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._order cimport (
     LEGACY, MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
     STREAM_VOUCHED, mark_t, order_any_pending, order_mark, order_pass_mark, order_view, order_waited,
-    stream_is_pending, stream_t, this_thread)
+    stream_is_pending, stream_kind_t, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
 from cuda_pool._segment cimport segment_could_share
 from cuda_pool._state cimport (
@@ -34,7 +34,7 @@ ctypedef struct option_t:
 cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
     cdef int status = attempt_with_held(pool, owner, nbytes, alignment, ptr), fault = STATUS_OK
     cdef bint any = False
-    if status != STATUS_OUT_OF_MEMORY or pool.order.stream[owner].kind == STREAM_CAPTURE:
+    if status != STATUS_OUT_OF_MEMORY or kind_of(pool, owner) == STREAM_CAPTURE:
         return status
     if pool.reuse != REUSE_NEVER:
         fault = see_what_is_over(pool, owner, pool.order.batch, &any)
@@ -53,8 +53,7 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
     cdef int round, fault = STATUS_OK
     for round in range(ROUNDS):
         until = pool.order.batch                    # what is freed from now on is not waited for
-        while (status[0] == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and pool.order.captures == 0
-               and is_work_left(pool, owner, until)):
+        while status[0] == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and is_work_left(pool, owner, until):
             fault = wait_for_next(pool, owner, until)
             if fault == STATUS_OK:
                 status[0] = attempt(pool, owner, nbytes, alignment, ptr)
@@ -64,13 +63,19 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
     return fault
 
 
-cdef bint is_work_left(const pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
-    """Is there pending work whose end could help? The stream's own need not end: it may use that memory already."""
+cdef bint is_work_left(pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
+    """Is there pending work whose end could help, and no capture that forbids to wait for it?
+
+    The stream's own need not end: it may use that memory already.
+    """
+    cdef bint left = False
     cdef int other
-    for other in range(LEGACY, pool.order.streams):
-        if is_left(pool, <owner_t>other, owner, until):
-            return True
-    return False
+    lock_acquire(&pool.lock)
+    if pool.order.captures == 0:
+        for other in range(LEGACY, pool.order.streams):
+            left = left or is_left(pool, <owner_t>other, owner, until)
+    lock_release(&pool.lock)
+    return left
 
 
 cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until) noexcept nogil:
@@ -109,11 +114,11 @@ cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* an
     While a capture is under way nothing is queried: that may be forbidden, and spoil the capture.
     """
     cdef int owner, status, fault = STATUS_OK
-    for owner in range(LEGACY, pool.order.streams):
-        if is_left(pool, <owner_t>owner, caller, until) and is_worth_marking(pool, <owner_t>owner, caller):
+    for owner in range(LEGACY, streams_made(pool)):
+        if is_worth_marking(pool, <owner_t>owner, caller, until):
             status = mark_stream(pool, <owner_t>owner)
             fault = fault or status
-        if pool.order.captures == 0:
+        if not is_capturing(pool):
             status = pass_marks(pool, <owner_t>owner, any)
             fault = fault or status
     if any[0] and enter(pool) == STATUS_OK:
@@ -124,18 +129,65 @@ cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* an
 
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil:
     """What fails here does not matter, and what comes too late, the capture having begun already, is left alone."""
-    cdef bint any = False
-    if pool.order.captures != 0 or owner == NOBODY or not order_any_pending(&pool.order, NOBODY):
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef bint any = False, pending, unmarked
+    lock_acquire(&pool.lock)
+    pending = pool.order.captures == 0 and order_any_pending(&pool.order, NOBODY)
+    unmarked = stream_is_pending(stream) and is_unmarked(stream)
+    lock_release(&pool.lock)
+    if owner == NOBODY or not pending or not ask_is_open(pool, stream.handle):
         return
-    if not ask_is_open(pool, pool.order.stream[owner].handle):
-        return
-    if stream_is_pending(&pool.order.stream[owner]) and is_unmarked(&pool.order.stream[owner]):
+    if unmarked:
         mark_stream(pool, owner)
     see_what_is_over(pool, owner, pool.order.batch, &any)
 
 
-cdef inline bint is_worth_marking(const pool_t* pool, owner_t owner, owner_t caller) noexcept nogil:
-    return is_unmarked(&pool.order.stream[owner]) and may_record(&pool.order.stream[owner], owner == caller)
+# Frees, new default streams of threads, ends of captures and dropped vouchers come without `slow`: what they change is
+# read under `lock`.
+
+cdef int streams_made(pool_t* pool) noexcept nogil:
+    cdef int streams
+    lock_acquire(&pool.lock)
+    streams = pool.order.streams
+    lock_release(&pool.lock)
+    return streams
+
+
+cdef stream_kind_t kind_of(pool_t* pool, owner_t owner) noexcept nogil:
+    cdef stream_kind_t kind
+    lock_acquire(&pool.lock)
+    kind = pool.order.stream[owner].kind
+    lock_release(&pool.lock)
+    return kind
+
+
+cdef bint is_capturing(pool_t* pool) noexcept nogil:
+    cdef int captures
+    lock_acquire(&pool.lock)
+    captures = pool.order.captures
+    lock_release(&pool.lock)
+    return captures != 0
+
+
+cdef bint is_worth_marking(pool_t* pool, owner_t owner, owner_t caller, uint32_t until) noexcept nogil:
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef bint worth
+    lock_acquire(&pool.lock)
+    worth = is_left(pool, owner, caller, until) and is_unmarked(stream) and may_record(stream, owner == caller)
+    lock_release(&pool.lock)
+    return worth
+
+
+cdef int copy_marks(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil:
+    """The number of events that are recorded on a stream, and the events."""
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef int at, count
+    lock_acquire(&pool.lock)
+    count = stream.marks
+    for at in range(count):
+        marks[at] = stream.mark[at]
+    lock_release(&pool.lock)
+    return count
 
 
 cdef inline bint is_unmarked(const stream_t* stream) noexcept nogil:
@@ -159,7 +211,7 @@ cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil:
     cdef cudaEvent_t event = NULL, replaced = NULL
     cdef uint32_t batch
     cdef int status
-    if not is_the_same(pool, &pool.order.stream[owner]) or not ask_is_open(pool, pool.order.stream[owner].handle):
+    if not is_the_same(pool, owner) or not ask_is_open(pool, pool.order.stream[owner].handle):
         return STATUS_OK
     status = enter(pool)
     if status != STATUS_OK:
@@ -177,10 +229,11 @@ cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil:
     return STATUS_OK
 
 
-cdef bint is_the_same(pool_t* pool, stream_t* stream) noexcept nogil:
+cdef bint is_the_same(pool_t* pool, owner_t owner) noexcept nogil:
     """An object may go on to name a stream that was destroyed, and whose handle is another one's now."""
+    cdef stream_t* stream = &pool.order.stream[owner]
     cdef uint64_t id
-    if stream.kind != STREAM_VOUCHED:
+    if kind_of(pool, owner) != STREAM_VOUCHED:
         return True
     if ask_stream_id(pool, stream.handle, &id) == STATUS_OK and id == stream.id:
         return True
@@ -191,18 +244,17 @@ cdef bint is_the_same(pool_t* pool, stream_t* stream) noexcept nogil:
 
 
 cdef int pass_marks(pool_t* pool, owner_t owner, bint* any) noexcept nogil:
-    cdef stream_t* stream = &pool.order.stream[owner]
-    cdef cudaEvent_t event
+    cdef mark_t marks[MARKS]
     cdef bint over = True
-    cdef int status
-    while stream.marks != 0:
-        status = ask_is_over(pool, stream.mark[0].event, &over)
+    cdef int at, status
+    for at in range(copy_marks(pool, owner, marks)):
+        status = ask_is_over(pool, marks[at].event, &over)
         if status != STATUS_OK or not over:
             return status
         lock_acquire(&pool.lock)
-        event = order_pass_mark(&pool.order, owner)
+        order_pass_mark(&pool.order, owner)
         lock_release(&pool.lock)
-        ask_keep_event(pool, event)
+        ask_keep_event(pool, marks[at].event)
         any[0] = True
     return STATUS_OK
 
@@ -229,23 +281,22 @@ cdef int wait_on_device(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     return fault
 
 
-cdef int list_options(const pool_t* pool, owner_t owner, option_t* options) noexcept nogil:
+cdef int list_options(pool_t* pool, owner_t owner, option_t* options) noexcept nogil:
     """List the events that the stream is not behind yet, in the order in which they were recorded."""
-    cdef const stream_t* stream
+    cdef mark_t marks[MARKS]
     cdef uint32_t waited
     cdef int other, mark, at, count = 0
-    for other in range(LEGACY, pool.order.streams):
-        stream = &pool.order.stream[other]
+    for other in range(LEGACY, streams_made(pool)):
         waited = order_waited(&pool.order, owner, <owner_t>other)[0]
-        for mark in range(stream.marks if other != owner else 0):
-            if batch_within(stream.mark[mark].batch, waited):
+        for mark in range(copy_marks(pool, <owner_t>other, marks) if other != owner else 0):
+            if batch_within(marks[mark].batch, waited):
                 continue
             at = count
-            while at > 0 and not batch_within(options[at - 1].mark.batch, stream.mark[mark].batch):
+            while at > 0 and not batch_within(options[at - 1].mark.batch, marks[mark].batch):
                 options[at] = options[at - 1]
                 at -= 1
             options[at].owner = <owner_t>other
-            options[at].mark = stream.mark[mark]
+            options[at].mark = marks[mark]
             count += 1
     return count
 
@@ -304,18 +355,20 @@ cdef int wait_for(pool_t* pool, owner_t owner, const option_t* options, int firs
 
 cdef int wait_for_next(pool_t* pool, owner_t caller, uint32_t until) noexcept nogil:
     """Wait for the event that was recorded first, unless one is over; without any, for the device."""
+    cdef mark_t marks[MARKS]
+    cdef uint32_t first = 0
     cdef owner_t owner = NOBODY
     cdef bint any = False
     cdef int other
     cdef int status = see_what_is_over(pool, caller, until, &any)
     if status != STATUS_OK or any:
         return status
-    for other in range(LEGACY, pool.order.streams):
-        if pool.order.stream[other].marks == 0:
+    for other in range(LEGACY, streams_made(pool)):
+        if copy_marks(pool, <owner_t>other, marks) == 0:
             continue
-        if owner == NOBODY or not batch_within(pool.order.stream[owner].mark[0].batch,
-                                               pool.order.stream[other].mark[0].batch):
+        if owner == NOBODY or not batch_within(first, marks[0].batch):
             owner = <owner_t>other
+            first = marks[0].batch
     return wait_for_all(pool) if owner == NOBODY else wait_for_first(pool, owner)
 
 
@@ -367,21 +420,26 @@ cdef int wait_for_all(pool_t* pool) noexcept nogil:
 
 cdef void all_done(pool_t* pool, uint32_t batch) noexcept nogil:
     """Everything that was freed by the end of a batch is done, whoever freed it."""
-    cdef stream_t* stream
-    cdef cudaEvent_t event
     cdef int owner
-    for owner in range(LEGACY, pool.order.streams):
-        stream = &pool.order.stream[owner]
-        if stream.kind == STREAM_CAPTURE or stream.kind == STREAM_SPARE:
-            continue
-        while stream.marks != 0 and batch_within(stream.mark[0].batch, batch):
-            lock_acquire(&pool.lock)
-            event = order_pass_mark(&pool.order, <owner_t>owner)
-            lock_release(&pool.lock)
-            ask_keep_event(pool, event)
-        lock_acquire(&pool.lock)
-        stream.done = later_batch(stream.done, batch)
-        lock_release(&pool.lock)
+    for owner in range(LEGACY, streams_made(pool)):
+        stream_done(pool, <owner_t>owner, batch)
     lock_acquire(&pool.lock)
     settle_locked(pool)
+    lock_release(&pool.lock)
+
+
+cdef void stream_done(pool_t* pool, owner_t owner, uint32_t batch) noexcept nogil:
+    cdef stream_t* stream = &pool.order.stream[owner]
+    cdef mark_t marks[MARKS]
+    cdef int at
+    for at in range(copy_marks(pool, owner, marks)):
+        if not batch_within(marks[at].batch, batch):
+            break
+        lock_acquire(&pool.lock)
+        order_pass_mark(&pool.order, owner)
+        lock_release(&pool.lock)
+        ask_keep_event(pool, marks[at].event)
+    lock_acquire(&pool.lock)
+    if stream.kind != STREAM_CAPTURE and stream.kind != STREAM_SPARE:
+        stream.done = later_batch(stream.done, batch)
     lock_release(&pool.lock)

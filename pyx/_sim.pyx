@@ -183,7 +183,12 @@ cdef class Device(BaseDevice):
     @property
     def closed(self):
         """Whether close() was called."""
-        return self.state.closed
+        cdef bint closed
+        with nogil:
+            sim_lock()
+            closed = self.state.closed
+            sim_unlock()
+        return closed
 
     def clear_log(self):
         """Forget the calls recorded so far: `log` and `calls` start anew."""

@@ -1,7 +1,7 @@
 """The nogil layer as Python classes, for the tests and the benchmarks.
 
 Each class wraps one structure and does nothing but convert arguments and results: what the structures forbid is
-forbidden here too, and is not checked. NO_BLOCK, NO_MID, NO_SLAB and NO_SLOT become None. The loop at the end runs
+forbidden here too, and is not checked. NO_BLOCK, NO_MID, NO_SLAB and NO_SLOT become None. The loops at the end run
 without the GIL.
 """
 
@@ -14,7 +14,8 @@ from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
-from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
+from cuda_pool._driver cimport (
+    cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
 from cuda_pool._gate cimport status_raise
 from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
@@ -27,9 +28,11 @@ from cuda_pool._order cimport (
     MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
     STREAM_VOUCHED, order_add, order_any_pending, order_check, order_destroy, order_drop, order_find, order_init,
     order_mark, order_pass_mark, order_search, order_t, order_view, order_waited, stream_freed, stream_is_pending,
-    stream_t)
+    stream_ref_t, stream_t)
 from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
-from cuda_pool._pool cimport pool_alloc, pool_check, pool_free, pool_ignore_streams, pool_size_of, pool_skip_batches
+from cuda_pool._pool cimport (
+    pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
+    pool_size_of, pool_skip_batches)
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
     segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)
@@ -691,6 +694,7 @@ ctypedef struct slot_t:
     unsigned char* ptr
     size_t nbytes
     unsigned char value
+    size_t stream                   # of a load on streams: which one the block was allocated on
 
 # requested == sum of nbytes over the table.
 ctypedef struct load_t:
@@ -698,6 +702,8 @@ ctypedef struct load_t:
     slot_t* table
     size_t slots
     uint64_t random
+    stream_ref_t* streams
+    size_t stream_count
     size_t smallest
     int doublings                   # sizes go from `smallest` to smallest << doublings, log-uniform
     bint fill                       # write and verify each block: simulated memory only
@@ -852,6 +858,133 @@ cdef const char* load_check(const load_t* load) noexcept nogil:
     if not pool.requested <= pool.used <= pool.used_high <= pool.reserved:
         return b"load: not requested <= used <= used_high <= reserved"
     return NULL
+
+
+def churn_streams(Pool pool not None, streams, size_t operations, uint64_t seed, size_t slots=32,
+                  size_t smallest=100, int doublings=7):
+    """Allocate, write, hand on and free at random in the order of several streams; the GIL is released.
+
+    Each block is written on its stream and freed there, now and then after another stream has written it too, behind
+    the first one. So a simulated device finds no race as long as the pool keeps to the order of the streams.
+
+    Parameters
+    ----------
+    streams : iterable of int or object with __cuda_stream__
+        They exist until this returns; other threads may use them too.
+    operations : int
+        Allocations and frees together.
+    seed : int
+        Start of the random sequence.
+    slots, smallest, doublings : int
+        As for ``churn``.
+
+    Returns
+    -------
+    dict
+        allocs, frees and refused.
+
+    Raises
+    ------
+    AssertionError
+        A driver call failed that is not the pool's own.
+    """
+    cdef load_t load
+    cdef size_t at
+    named = list(streams)
+    memset(&load, 0, sizeof(load))
+    load.pool = pool.handle
+    load.slots = slots
+    load.random = seed * 2 + 1
+    load.smallest = smallest
+    load.doublings = doublings
+    load.stream_count = len(named)
+    load.streams = <stream_ref_t*>calloc(load.stream_count, sizeof(stream_ref_t))
+    load.table = <slot_t*>calloc(slots, sizeof(slot_t))
+    try:
+        if load.streams == NULL or load.table == NULL:
+            raise MemoryError
+        for at in range(load.stream_count):
+            pool.streams.find(named[at], &load.streams[at])
+        with nogil:
+            queue_run(&load, operations)
+    finally:
+        free(load.table)
+        free(load.streams)
+    assert_valid(load.broken)
+    status_raise(pool.handle, load.status, 0, 0)
+    return {"allocs": load.allocs, "frees": load.frees, "refused": load.refused}
+
+
+cdef void queue_run(load_t* load, size_t operations) noexcept nogil:
+    """The pool's device is current meanwhile, as the caller of a driver has to see to."""
+    cdef int previous = 0
+    cdef size_t done, slot
+    if device_enter(load.pool.driver, load.pool.device, &previous) != 0:
+        load.broken = b"load: the device cannot be made current"
+        return
+    for done in range(operations):
+        slot = random_next(load) % load.slots
+        if load.table[slot].ptr == NULL:
+            queue_alloc(load, &load.table[slot])
+        else:
+            queue_free(load, &load.table[slot])
+        if load.broken != NULL or load.status != STATUS_OK:
+            break
+    for slot in range(load.slots):
+        if load.table[slot].ptr != NULL:
+            queue_free(load, &load.table[slot])
+    device_leave(load.pool.driver, load.pool.device, previous)
+
+
+cdef void queue_alloc(load_t* load, slot_t* slot) noexcept nogil:
+    cdef void* ptr = NULL
+    cdef int status
+    slot.stream = random_next(load) % load.stream_count
+    slot.nbytes = load.smallest << random_next(load) % <uint64_t>load.doublings
+    status = pool_alloc_as(load.pool, slot.nbytes, 256, &load.streams[slot.stream], &ptr)
+    if status == STATUS_OUT_OF_MEMORY:
+        load.refused += 1
+        return
+    if status != STATUS_OK:
+        load.status = status
+        return
+    slot.ptr = <unsigned char*>ptr
+    load.allocs += 1
+    queue_write(load, slot, slot.stream)
+
+
+cdef void queue_free(load_t* load, slot_t* slot) noexcept nogil:
+    cdef stream_ref_t* stream = &load.streams[slot.stream]
+    cdef uint64_t random = random_next(load) >> 60
+    cdef int status = STATUS_OK
+    if random < 4:
+        status = queue_hand_on(load, slot, random_next(load) % load.stream_count)
+    if status == STATUS_OK:
+        status = pool_free_async_as(load.pool, slot.ptr, stream)
+    if status != STATUS_OK:
+        load.status = status
+    slot.ptr = NULL
+    load.frees += 1
+
+
+cdef int queue_hand_on(load_t* load, slot_t* slot, size_t other) noexcept nogil:
+    """Write the block on another stream, behind its own, and tell the pool."""
+    cdef const driver_t* driver = load.pool.driver
+    cdef cudaEvent_t event = NULL
+    if driver.cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != 0:
+        load.broken = b"load: an event cannot be made"
+        return STATUS_OK
+    if (driver.cudaEventRecord(event, load.streams[slot.stream].handle) != 0
+            or driver.cudaStreamWaitEvent(load.streams[other].handle, event, 0) != 0
+            or driver.cudaEventDestroy(event) != 0):
+        load.broken = b"load: one stream cannot be put behind another"
+    queue_write(load, slot, other)
+    return pool_record_use_as(load.pool, slot.ptr, &load.streams[other])
+
+
+cdef void queue_write(load_t* load, slot_t* slot, size_t stream) noexcept nogil:
+    if load.pool.driver.cudaMemsetAsync(slot.ptr, 0, slot.nbytes, load.streams[stream].handle) != 0:
+        load.broken = b"load: a block cannot be written"
 
 
 cdef inline uint64_t random_next(load_t* load) noexcept nogil:

@@ -1034,6 +1034,37 @@ def test_case_33_eight_threads_with_streams(device, make_pool, reuse):
     assert pool.stats().used == pool.stats().pending == 0
 
 
+@pytest.mark.threads
+@each_reuse
+def test_case_33_streams_without_the_gil(device, make_pool, reuse):
+    """Eight threads share four streams, beside the two default ones; what is queued there takes its time."""
+    pool = make_pool("512KiB", cp.Pool, reuse)
+    streams = [device.stream(), device.stream(), device.stream(blocking=False), device.stream(blocking=False)]
+    pool.hold_stream(streams[2])
+    names = [0, 2, streams[0], streams[1].handle, streams[2], streams[3]]
+
+    def run(seed):
+        load = _testing.churn_streams(pool, names, 5000, seed)
+        pool.forget_stream(2)
+        return load
+
+    with ThreadPoolExecutor(8) as executor:
+        loads = [executor.submit(run, seed) for seed in range(8)]
+        while not all(load.done() for load in loads):
+            for stream in streams:
+                stream.work(5)
+            device.advance(1)
+            pool.check()
+    allocs = sum(load.result()["allocs"] for load in loads)
+    device.synchronize()
+    for stream in [0, *streams]:
+        pool.forget_stream(stream)
+    pool.check()
+    stats = pool.stats()
+    assert stats.alloc_count == stats.free_count == allocs > 8 * 1500
+    assert stats.used == stats.requested == stats.pending == 0
+
+
 SLOW_CALLS = ["cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
               "cudaStreamWaitEvent", "cudaStreamSynchronize", "cudaStreamGetId", "cudaDeviceSynchronize"]
 

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Run the tests with threads in a build with the thread sanitizer.
+#
+#   tools/threads.sh [PYTEST ARGUMENT ...]
+#
+# Without arguments: the tests with threads, and all of the simulated device and of random programs on streams; with
+# `-k ''` the whole suite but the tests that compile. A report counts, and is printed, if it has a frame of this package.
+# CPython is not instrumented, but its GIL is made of what the sanitizer sees: mutexes and condition variables.
+. "$(dirname "$0")/common.sh"
+
+runtime=$(gcc -print-file-name=libtsan.so)
+[ -e "$runtime" ] || { echo "gcc has no libtsan.so" >&2; exit 2; }
+copy_tree
+say "build"
+make_venv thread
+
+say "tests"
+cd "$tree"
+# Tests fork while other threads run. Reports go to files, as pytest holds what the process writes.
+export TSAN_OPTIONS=halt_on_error=0:exitcode=0:die_after_fork=0:report_signal_unsafe=0:history_size=4
+export TSAN_OPTIONS=$TSAN_OPTIONS:log_path=$work/report
+export CI=true         # Hypothesis: no deadlines
+failed=0
+# The sanitizer wants addresses where it looks for them: some kernels lay them out too randomly.
+LD_PRELOAD=$runtime setarch -R "$venv/bin/python" -X faulthandler "$venv/bin/pytest" -q -p no:cacheprovider \
+    -m "not gpu" -k "threads or test_sim or test_stream_programs" --ignore=tests/test_build.py "$@" || failed=$?
+
+say "thread sanitizer"
+touch "$work/report.none"
+cat "$work"/report.* | awk '
+    /^WARNING: ThreadSanitizer/ { report = ""; ours = 0 }
+    { report = report $0 "\n" }
+    /\/pyx\/_[a-z_]+\.c:/ { ours = 1 }
+    /^SUMMARY: ThreadSanitizer/ { all += 1; if (ours) { print report; count += 1 } }
+    END { print all + 0, "reports,", count + 0, "of them with a frame of this package"; exit count > 0 }' || failed=1
+exit $failed
