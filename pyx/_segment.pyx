@@ -6,13 +6,13 @@ from libc.string cimport memcmp, memset
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
     BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_check, buddy_claim,
-    buddy_could_join, buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
-    buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
+    buddy_could_join, buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init,
+    buddy_join, buddy_largest, buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
     MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
-    mid_check, mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
-    mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
+    mid_check, mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init,
+    mid_join, mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport LEGACY, NOBODY, batch_within, view_allows
 from cuda_pool._slab cimport (
     NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_check,
