@@ -4,7 +4,7 @@
 #   tools/threads.sh [PYTEST ARGUMENT ...]
 #
 # Without arguments: the tests with threads, and all of the simulated device and of random programs on streams; with
-# `-k ''` the whole suite but the tests that compile. A report counts, and is printed, if it has a frame of this package.
+# `-k ''` the whole suite but the tests that compile. A report counts, and is printed, if it has a frame of ours.
 # CPython is not instrumented, but its GIL is made of what the sanitizer sees: mutexes and condition variables.
 . "$(dirname "$0")/common.sh"
 
