@@ -383,10 +383,10 @@ def draw_pool():
     picture = Picture("What holds the lock and what holds the GIL during an allocation", 330)
     picture.legend(16, ((SKY, "lock held"), (GREY, "only the GIL held"), (WHITE, "neither")))
     picture.text(20, 62, "Pool.alloc, the usual case", bold=True)
-    flow(picture, 74, (("arguments", GREY), ("pool_try_alloc", SKY), ("address", GREY)))
+    flow(picture, 74, (("arguments", GREY), ("pool_try_alloc_as", SKY), ("address", GREY)))
     picture.text(20, 140, "on return the lock is free again; the GIL was never released", size=12)
     picture.text(20, 182, "Pool.alloc, in a shortage while another stream's frees are pending", bold=True)
-    flow(picture, 194, (("arguments", GREY), ("pool_try_alloc:\nWOULD_WAIT", SKY), ("release\nthe GIL", GREY),
+    flow(picture, 194, (("arguments", GREY), ("pool_try_alloc_as:\nWOULD_WAIT", SKY), ("release\nthe GIL", GREY),
                         ("slow: events,\nwaits", WHITE), ("alloc_locked", SKY), ("address", GREY)))
     picture.text(20, 264, "the driver is called between two sections under the lock, never inside one", size=12)
     picture.text(20, 302, "pool_alloc from C or Cython takes the same path without the GIL; both take the lock at most "

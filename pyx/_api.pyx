@@ -511,7 +511,7 @@ cdef size_t any_address(object ptr) except? 0:
             return address
         clear_error()
         return <size_t>-1           # in no pool
-    if isinstance(ptr, bool) or not is_index(ptr):
+    if not is_index(ptr):
         raise TypeError(f"an address is an int, got {shown(ptr)}")
     return any_address(int(ptr.__index__()))
 
@@ -520,7 +520,7 @@ def _device(device):
     """Return the Device of an ordinal, or the Device itself."""
     if isinstance(device, Device):
         return device
-    if isinstance(device, bool) or not is_index(device):
+    if not is_index(device):
         raise TypeError(f"a device is a CUDA ordinal or a cuda_pool.sim.Device, got {shown(device)}")
     from cuda_pool._cuda import device as cuda_device      # cuda-python is loaded when a real device is asked for
     return cuda_device(device.__index__())
@@ -565,7 +565,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
     try:
         for index, size in enumerate(settings.size_classes):
             sizes[index] = size
-        plain.mid_max = min(settings.mid_max, 1 << 62)
+        plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
         plain.granule = settings.granule

@@ -119,15 +119,11 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
     return True
 
 
-# Without a record (NOBODY) a reference is as good as the handle in it.
+# A plain handle is a reference without a record: NOBODY.
 
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
-    cdef int status = pool_try_alloc(pool, nbytes, alignment, stream, ptr)
-    cdef stream_ref_t ref
-    if status != STATUS_WOULD_WAIT:
-        return status
-    ref.owner, ref.serial, ref.handle = NOBODY, 0, stream
-    return alloc_slowly(pool, nbytes, alignment, &ref, ptr)
+    cdef stream_ref_t ref = by_handle(stream)
+    return pool_alloc_as(pool, nbytes, alignment, &ref, ptr)
 
 
 cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
@@ -136,40 +132,19 @@ cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stre
     return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
 
 
-cdef int pool_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream,
-                        void** ptr) noexcept nogil:
-    cdef int status
-    cdef owner_t owner
-    ptr[0] = NULL
-    if not is_power_of_two(alignment):
-        return STATUS_BAD_ALIGNMENT
-    status = enter(pool)
-    if status != STATUS_OK:
-        return status
-    owner = stream_locked(pool, stream)
-    if owner == NOBODY:
-        status = STATUS_WOULD_WAIT                  # which stream is it?
-    elif can_be_another(&pool.order.stream[owner]) and stream_is_pending(&pool.order.stream[owner]):
-        status = STATUS_WOULD_WAIT
-    else:
-        status = alloc_locked(pool, owner, nbytes, alignment, ptr)
-    leave(pool)
-    return status
-
-
 cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                            void** ptr) noexcept nogil:
+    cdef owner_t owner
     cdef int status
-    if stream.owner == NOBODY:
-        return pool_try_alloc(pool, nbytes, alignment, stream.handle, ptr)
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
     status = enter(pool)
     if status != STATUS_OK:
         return status
-    if ref_is_valid(&pool.order, stream):
-        status = alloc_locked(pool, stream.owner, nbytes, alignment, ptr)
+    owner = named_locked(pool, stream)
+    if may_reuse(pool, owner, stream):
+        status = alloc_locked(pool, owner, nbytes, alignment, ptr)
     else:
         status = STATUS_WOULD_WAIT
     leave(pool)
@@ -204,12 +179,8 @@ cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    cdef int status = pool_try_free_async(pool, ptr, stream)
-    cdef stream_ref_t ref
-    if status != STATUS_WOULD_WAIT:
-        return status
-    ref.owner, ref.serial, ref.handle = NOBODY, 0, stream
-    return free_async_slowly(pool, ptr, &ref)
+    cdef stream_ref_t ref = by_handle(stream)
+    return pool_free_async_as(pool, ptr, &ref)
 
 
 cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
@@ -217,34 +188,17 @@ cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream)
     return free_async_slowly(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
 
 
-cdef int pool_try_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    cdef int status
-    cdef owner_t owner
-    if ptr == NULL:
-        return STATUS_OK
-    status = enter(pool)
-    if status != STATUS_OK:
-        return status
-    owner = stream_locked(pool, stream)
-    if owner == NOBODY or can_be_another(&pool.order.stream[owner]):
-        status = STATUS_WOULD_WAIT
-    else:
-        status = try_free_async_locked(pool, ptr, owner)
-    leave(pool)
-    return status
-
-
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef owner_t owner
     cdef int status
-    if stream.owner == NOBODY:
-        return pool_try_free_async(pool, ptr, stream.handle)
     if ptr == NULL:
         return STATUS_OK
     status = enter(pool)
     if status != STATUS_OK:
         return status
-    if ref_is_valid(&pool.order, stream):
-        status = try_free_async_locked(pool, ptr, stream.owner)
+    owner = named_locked(pool, stream)
+    if is_sure(pool, owner, stream):
+        status = try_free_async_locked(pool, ptr, owner)
     else:
         status = STATUS_WOULD_WAIT
     leave(pool)
@@ -252,33 +206,25 @@ cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* str
 
 
 cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    cdef owner_t owner
-    cdef int status
-    if ptr == NULL:
-        return STATUS_OK
-    status = slow_enter(pool)
-    if status != STATUS_OK:
-        return status
-    status = identify(pool, stream, &owner)
-    if status == STATUS_OK:
-        status = record_use(pool, ptr, owner)
-    lock_release(&pool.slow)
-    return status
+    cdef stream_ref_t ref = by_handle(stream)
+    return pool_record_use_as(pool, ptr, &ref)
 
 
 cdef int pool_record_use_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef owner_t owner
     cdef int status
     if ptr == NULL:
         return STATUS_OK
     status = enter(pool)
     if status != STATUS_OK:
         return status
-    if ref_is_valid(&pool.order, stream):
-        status = record_use_locked(pool, ptr, captured(pool, stream.owner))
+    owner = named_locked(pool, stream)
+    if is_sure(pool, owner, stream):
+        status = record_use_locked(pool, ptr, captured(pool, owner))
     else:
         status = STATUS_WOULD_WAIT
     leave(pool)
-    return pool_record_use(pool, ptr, stream.handle) if status == STATUS_WOULD_WAIT else status
+    return record_use_slowly(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
 
 
 # Streams
@@ -602,6 +548,29 @@ cdef inline bint can_be_another(const stream_t* stream) noexcept nogil:
     return stream.kind == STREAM_HANDLE or stream.kind == STREAM_VOUCHED
 
 
+cdef inline stream_ref_t by_handle(cudaStream_t handle) noexcept nogil:
+    cdef stream_ref_t ref
+    ref.owner, ref.serial, ref.handle = NOBODY, 0, handle
+    return ref
+
+
+cdef inline owner_t named_locked(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
+    """The record of a stream, or NOBODY if it has none any more."""
+    if stream.owner == NOBODY:
+        return stream_locked(pool, stream.handle)
+    return stream.owner if ref_is_valid(&pool.order, stream) else <owner_t>NOBODY
+
+
+cdef inline bint is_sure(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:
+    """Is the record that of the stream that was named, and not of an earlier one with the same handle?"""
+    return owner != NOBODY and (stream.owner != NOBODY or not can_be_another(&pool.order.stream[owner]))
+
+
+cdef inline bint may_reuse(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:
+    """May it have what the record's stream freed: is it that stream, or is nothing pending there?"""
+    return is_sure(pool, owner, stream) or (owner != NOBODY and not stream_is_pending(&pool.order.stream[owner]))
+
+
 cdef inline owner_t stream_locked(pool_t* pool, cudaStream_t stream) noexcept nogil:
     """The record of a handle; that of a thread's default stream is made where there is none."""
     cdef owner_t owner = order_find(&pool.order, stream)
@@ -677,16 +646,20 @@ cdef int identify_ref(pool_t* pool, const stream_ref_t* stream, owner_t* owner) 
     return STATUS_OK
 
 
-cdef int record_use(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
-    cdef int status
-    if ptr == NULL:
-        return STATUS_OK
-    if owner == NOBODY:
-        return STATUS_STREAMS
-    status = enter(pool)
+cdef int record_use_slowly(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify_ref(pool, stream, &owner)
+    if status == STATUS_OK and owner == NOBODY:
+        status = STATUS_STREAMS
     if status == STATUS_OK:
-        status = record_use_locked(pool, ptr, captured(pool, owner))
-        leave(pool)
+        status = enter(pool)
+        if status == STATUS_OK:
+            status = record_use_locked(pool, ptr, captured(pool, owner))
+            leave(pool)
+    lock_release(&pool.slow)
     return status
 
 

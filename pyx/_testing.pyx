@@ -407,7 +407,7 @@ cdef class Segment:
     def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False):
         cdef settings_t plain
         cdef size_t* sizes = plain_sizes(settings.size_classes)
-        plain.mid_max = min(settings.mid_max, 1 << 62)
+        plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
         plain.granule = settings.granule
