@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t
 
 from cuda_pool._buddy cimport buddy_t
-from cuda_pool._mid cimport mid_t
+from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_TABLE, SLAB_UNIT, slab_return, slab_slot, slab_t, slab_take, slabs_available, slabs_of,
@@ -110,9 +110,15 @@ cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
 cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
-cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil
-cdef const char* segment_check(const segment_t* segment) noexcept nogil
+# Find the live block that a granule's tag names; of a slab, the slot at `offset`. False when it is not live.
+cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,
+                           place_t* place) noexcept nogil
+
+
+cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
+    """First unit that belongs to the mid tier."""
+    return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
 
 
 cdef inline void tier_enter(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:

@@ -20,9 +20,9 @@ from cuda_pool._order cimport (
     order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to,
     stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
+from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
-    place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_largest_free, segment_metadata,
-    segment_pending)
+    place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_metadata, segment_pending)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (

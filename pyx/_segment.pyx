@@ -1,23 +1,24 @@
 """A segment: one region from the driver, served by the three tiers in offsets from its start."""
 
 from libc.stdint cimport uint32_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
-    BUDDY_HELD, BUDDY_LIVE, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_check, buddy_claim,
-    buddy_could_join, buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init,
-    buddy_join, buddy_largest, buddy_metadata, buddy_pass_on, buddy_release, buddy_rename)
+    BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
+    buddy_destroy, buddy_free, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_metadata, buddy_pass_on,
+    buddy_release, buddy_rename)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._mid cimport (
-    MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
-    mid_check, mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init,
-    mid_join, mid_largest, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
-from cuda_pool._owner cimport LEGACY, NOBODY, batch_within, view_allows
+    MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
+    mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
+    mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
+from cuda_pool._owner cimport NOBODY, batch_within, view_allows
+from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
-    NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_check,
-    slabs_class, slabs_destroy, slabs_empty, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_unmake,
-    slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+    NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_class,
+    slabs_destroy, slabs_empty, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_unmake, slabs_wanted,
+    slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -75,7 +76,7 @@ cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, siz
     status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     # Empty slabs that would not help stay, so that a request which fails leaves largest_free as it was. (That is exact
     # up to alignment MID_UNIT; for a larger one they may go in vain.)
-    if status == STATUS_OUT_OF_MEMORY and nbytes <= largest_run(segment, owner) and reclaim(segment, owner):
+    if status == STATUS_OUT_OF_MEMORY and nbytes <= segment_largest_run(segment, owner) and reclaim(segment, owner):
         status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = borrow_slot(segment, owner, nbytes, alignment, offset, used)
@@ -108,7 +109,7 @@ cdef bint is_worth_adopting(const segment_t* segment, const view_t* view, size_t
     cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
     if segment.mid.owned == 0 and segment.buddy.owned == 0:
         return False
-    below = <size_t>buddy_allowed_below(&segment.buddy, view, buddy_boundary(segment)) << segment.min_block_shift
+    below = <size_t>buddy_allowed_below(&segment.buddy, view, segment_boundary(segment)) << segment.min_block_shift
     start = segment.mid.start - below // MID_UNIT
     below = below // MID_UNIT + mid_allowed_edge(&segment.mid, view)
     if size <= below and run_fits(<uint32_t>start, <uint32_t>below, <uint32_t>size, align, segment.bias):
@@ -289,77 +290,6 @@ cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbyt
     slot_retake(&segment.slabs, place.index, place.slot, nbytes)
     tier_enter(segment, TIER_SLAB, place.used, nbytes)
     return segment_offset(segment, place)
-
-
-cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
-    """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
-    cdef size_t largest = largest_of_all(segment), size
-    cdef int owner, index
-    for owner in range(segment.slabs.owners):
-        for index in range(segment.slabs.classes):
-            size = segment.slabs.size_class[index].size
-            if slabs_available(slabs_of(&segment.slabs, <owner_t>owner, index)) != NO_SLAB and size % MID_UNIT == 0:
-                largest = max(largest, size)
-    return largest
-
-
-cdef size_t largest_of_all(const segment_t* segment) noexcept nogil:
-    """Look at what merges only when nobody owns it any more, if there is such memory: that takes a walk."""
-    cdef size_t run
-    if segment.slabs.owners <= LEGACY + 1 and segment.held + segment.mid.owned + segment.buddy.owned == 0:
-        return max(largest_run(segment, NOBODY), largest_run(segment, LEGACY))
-    run = max(longest_in_mid(segment), longest_in_buddy(segment))
-    return run if run >= segment.granule else 0
-
-
-cdef size_t longest_in_mid(const segment_t* segment) noexcept nogil:
-    cdef uint32_t at = segment.mid.first
-    cdef size_t run = <size_t>free_below(segment, buddy_boundary(segment)) << segment.min_block_shift
-    cdef size_t longest = run
-    while at != NO_MID:
-        if is_free_or_empty(segment, at) or segment.mid.block[at].state == MID_HELD:
-            run += <size_t>segment.mid.block[at].size * MID_UNIT
-        else:
-            run = 0
-        longest = max(longest, run)
-        at = segment.mid.block[at].after
-    return longest
-
-
-cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:
-    """Bytes of the largest aligned block among the runs of units that are free, held, or in empty slabs."""
-    cdef uint32_t boundary = buddy_boundary(segment), at = 0, low = 0, units
-    cdef size_t longest = 0
-    while at <= boundary:
-        units = free_units(segment, at) if at < boundary else 0
-        if units == 0:
-            if at > low:
-                longest = max(longest, aligned_block(segment, low, at))
-            low = at + 1
-        at += max(units, <uint32_t>1)
-    return longest
-
-
-cdef uint32_t free_below(const segment_t* segment, uint32_t end) noexcept nogil:
-    """Units right below `end` that are free, held, or in empty slabs."""
-    cdef uint32_t at = 0, run = 0, units
-    while at < end:
-        units = free_units(segment, at)
-        run = run + units if units else 0
-        at += max(units, <uint32_t>1)
-    return run
-
-
-cdef uint32_t free_units(const segment_t* segment, uint32_t unit) noexcept nogil:
-    """Units of the free block, held run or empty slab that starts at a unit; 0 for any other."""
-    cdef int state = segment.buddy.state[unit]
-    cdef const slab_t* slab
-    if 0 < state < BUDDY_LIVE:
-        return <uint32_t>1 << (state - 1)
-    if state == BUDDY_HELD:
-        return segment.buddy.entry[unit].role.live.units
-    slab = empty_run(segment, unit) if state == 0 else NULL
-    return <uint32_t>(slab.bytes >> segment.min_block_shift) if slab != NULL else 0
 
 
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
@@ -586,7 +516,7 @@ cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) 
 
 cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
     """Join neighbours of different owners, with what is free below the mid tier among them."""
-    cdef uint32_t boundary = buddy_boundary(segment), found
+    cdef uint32_t boundary = segment_boundary(segment), found
     cdef size_t below = <size_t>buddy_free_below(&segment.buddy, boundary) << segment.min_block_shift
     if below != 0:
         claim_below(segment, NOBODY, below)
@@ -616,7 +546,7 @@ cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, 
 cdef bint claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil:
     """Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is the owner's."""
     cdef size_t units = nbytes >> segment.min_block_shift
-    cdef uint32_t boundary = buddy_boundary(segment), batch = 0
+    cdef uint32_t boundary = segment_boundary(segment), batch = 0
     if units > boundary or not buddy_claim(&segment.buddy, owner, boundary - <uint32_t>units, <uint32_t>units, &batch):
         return False
     mid_extend(&segment.mid, <uint32_t>(nbytes // MID_UNIT), owner, batch)
@@ -627,7 +557,7 @@ cdef bint shed_edge(segment_t* segment) noexcept nogil:
     """Give the whole units at the free edge of the mid tier back to the buddy tier, whosever they are."""
     cdef const mid_block_t* first = &segment.mid.block[segment.mid.first]
     cdef owner_t owner = first.owner
-    cdef uint32_t boundary = buddy_boundary(segment), batch = first.batch
+    cdef uint32_t boundary = segment_boundary(segment), batch = first.batch
     cdef size_t edge = <size_t>mid_edge(&segment.mid, owner) * MID_UNIT
     cdef size_t units = min(edge >> segment.min_block_shift, <size_t>segment.buddy.size - boundary)
     if units == 0:
@@ -635,36 +565,6 @@ cdef bint shed_edge(segment_t* segment) noexcept nogil:
     mid_shrink(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
     buddy_free(&segment.buddy, boundary, <uint32_t>units, owner, batch)
     return True
-
-
-cdef inline uint32_t buddy_boundary(const segment_t* segment) noexcept nogil:
-    """First unit that belongs to the mid tier."""
-    return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
-
-
-cdef size_t largest_run(const segment_t* segment, owner_t owner) noexcept nogil:
-    """Return the largest request that the mid or the buddy tier would serve once the owner's empty slabs are back."""
-    cdef size_t run = max(largest_block(segment, NOBODY), edge_reach(segment))
-    cdef uint32_t slab
-    cdef int index
-    if owner != NOBODY:
-        run = max(run, largest_block(segment, owner))
-    for index in range(segment.slabs.classes):
-        slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
-        if slab != NO_SLAB:
-            run = max(run, run_around(segment, &segment.slabs.slab[slab]))
-    return run if run >= segment.granule else 0
-
-
-cdef size_t largest_block(const segment_t* segment, owner_t owner) noexcept nogil:
-    return max(<size_t>mid_largest(&segment.mid, owner) * MID_UNIT,
-               <size_t>buddy_largest(&segment.buddy, owner) << segment.min_block_shift)
-
-
-cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
-    """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
-    return (<size_t>mid_edge(&segment.mid, NOBODY) * MID_UNIT
-            + (<size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift))
 
 
 cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
@@ -741,91 +641,6 @@ cdef bint reclaim(segment_t* segment, owner_t owner) noexcept nogil:
     return any
 
 
-cdef size_t run_around(const segment_t* segment, const slab_t* slab) noexcept nogil:
-    """Bytes of the free block that an empty slab would be part of once all empty slabs are returned."""
-    cdef uint32_t block = slab.block
-    cdef size_t run = slab.bytes
-    if block == NO_MID:
-        return block_around(segment, <uint32_t>(slab.offset >> segment.min_block_shift))
-    run += empties_below(segment, segment.mid.block[block].before)
-    run += empties_above(segment, segment.mid.block[block].after)
-    return run
-
-
-cdef size_t empties_below(const segment_t* segment, uint32_t block) noexcept nogil:
-    """Bytes of the free blocks and empty slabs from a block of the mid tier down, past its edge if it is reached."""
-    cdef size_t run = 0
-    while block != NO_MID:
-        if not is_free_or_empty(segment, block):
-            return run
-        run += <size_t>segment.mid.block[block].size * MID_UNIT
-        block = segment.mid.block[block].before
-    return run + (<size_t>returned_below(segment, buddy_boundary(segment)) << segment.min_block_shift)
-
-
-cdef size_t empties_above(const segment_t* segment, uint32_t block) noexcept nogil:
-    """Bytes of the free blocks and empty slabs from a block of the mid tier up."""
-    cdef size_t run = 0
-    while block != NO_MID and is_free_or_empty(segment, block):
-        run += <size_t>segment.mid.block[block].size * MID_UNIT
-        block = segment.mid.block[block].after
-    return run
-
-
-cdef inline bint is_free_or_empty(const segment_t* segment, uint32_t block) noexcept nogil:
-    cdef const mid_block_t* at = &segment.mid.block[block]
-    return at.state == MID_FREE or (at.state == MID_SLAB and segment.slabs.slab[at.role.slab].used == 0)
-
-
-cdef size_t block_around(const segment_t* segment, uint32_t unit) noexcept nogil:
-    """The same for a run of the buddy tier: the largest aligned block among the free units on both sides of `unit`."""
-    return aligned_block(segment, unit - returned_below(segment, unit), unit + returned_above(segment, unit))
-
-
-cdef size_t aligned_block(const segment_t* segment, uint32_t low, uint32_t high) noexcept nogil:
-    """Bytes of the largest aligned block of units in [low, high)."""
-    cdef int order = log2_floor(high - low)
-    while round_up(low, <size_t>1 << order) + (<size_t>1 << order) > high:
-        order -= 1
-    return <size_t>segment.min_block << order
-
-
-cdef uint32_t returned_below(const segment_t* segment, uint32_t end) noexcept nogil:
-    """Units of the buddy tier that end at `end` and are free, or in an empty slab."""
-    cdef uint32_t at = end - buddy_free_below(&segment.buddy, end)
-    cdef const slab_t* slab
-    while at > 0:
-        slab = empty_run(segment, at - 1)
-        if slab == NULL:
-            break
-        at = <uint32_t>(slab.offset >> segment.min_block_shift)
-        at -= buddy_free_below(&segment.buddy, at)
-    return end - at
-
-
-cdef uint32_t returned_above(const segment_t* segment, uint32_t start) noexcept nogil:
-    """Units of the buddy tier from `start` on that are free, or in an empty slab."""
-    cdef uint32_t at = start + buddy_free_above(&segment.buddy, start)
-    cdef const slab_t* slab
-    while at < segment.buddy.size:
-        slab = empty_run(segment, at)
-        if slab == NULL:
-            break
-        at = <uint32_t>((slab.offset + slab.bytes) >> segment.min_block_shift)
-        at += buddy_free_above(&segment.buddy, at)
-    return at - start
-
-
-cdef const slab_t* empty_run(const segment_t* segment, uint32_t unit) noexcept nogil:
-    """The empty slab that lies in a run of the buddy tier and covers `unit`, or NULL."""
-    cdef uint32_t tag = segment.tag[(<size_t>unit << segment.min_block_shift) >> segment.granule_shift]
-    cdef const slab_t* slab
-    if tag & TAG_TIER != TIER_SLAB:
-        return NULL
-    slab = &segment.slabs.slab[tag >> TAG_INDEX_SHIFT]
-    return slab if slab.used == 0 and slab.block == NO_MID else NULL
-
-
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil:
     """Tell an address inside a live block from one inside free memory: look for the next start below it."""
     cdef size_t at = (offset >> segment.granule_shift) + 1, start
@@ -834,12 +649,12 @@ cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil:
         at -= 1
         if segment.tag[at] == 0:
             continue
-        if start_of(segment, at, offset, &start, &place) and start <= offset:
+        if segment_start_of(segment, at, offset, &start, &place) and start <= offset:
             return STATUS_INTERIOR_POINTER if offset < start + place.used else STATUS_FREED_POINTER
     return STATUS_FREED_POINTER
 
 
-cdef bint start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,
+cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,
                    place_t* place) noexcept nogil:
     """Find the live block that a granule's tag names; of a slab, the slot at `offset`. False when it is not live."""
     cdef uint32_t tag = segment.tag[granule]
@@ -865,117 +680,3 @@ cdef bint start_of(const segment_t* segment, size_t granule, size_t offset, size
 
 cdef inline void set_tag(segment_t* segment, size_t offset, uint32_t tag) noexcept nogil:
     segment.tag[offset >> segment.granule_shift] = tag
-
-
-# Check
-
-# What the tags of a segment add up to.
-ctypedef struct totals_t:
-    tier_stats_t tier[TIERS]
-    size_t slabs_in_mid             # bytes
-    size_t slabs_in_buddy           # bytes
-    size_t held_in_mid              # bytes
-    size_t held_in_buddy            # bytes
-    size_t held_slots               # bytes
-
-
-cdef const char* segment_check(const segment_t* segment) noexcept nogil:
-    cdef const char* broken = buddy_check(&segment.buddy)
-    cdef totals_t total
-    if broken == NULL:
-        broken = mid_check(&segment.mid)
-    if broken == NULL:
-        broken = slabs_check(&segment.slabs)
-    if broken != NULL:
-        return broken
-    memset(&total, 0, sizeof(total))
-    sum_held(segment, &total)
-    broken = sum_tags(segment, &total)
-    return broken if broken != NULL else sums_check(segment, &total)
-
-
-cdef void sum_held(const segment_t* segment, totals_t* total) noexcept nogil:
-    cdef uint32_t at = segment.mid.first
-    while at != NO_MID:
-        if segment.mid.block[at].state == MID_HELD:
-            total.held_in_mid += <size_t>segment.mid.block[at].size * MID_UNIT
-        at = segment.mid.block[at].after
-    for at in range(segment.buddy.size):
-        if segment.buddy.state[at] == BUDDY_HELD:
-            total.held_in_buddy += <size_t>segment.buddy.entry[at].role.live.units << segment.min_block_shift
-
-
-cdef const char* sum_tags(const segment_t* segment, totals_t* total) noexcept nogil:
-    cdef const char* broken = NULL
-    cdef size_t at
-    for at in range(segment.granules):
-        if segment.tag[at] == 0:
-            continue
-        if segment.tag[at] & TAG_TIER == TIER_SLAB:
-            broken = slab_tag_check(segment, at, total)
-        else:
-            broken = block_tag_check(segment, at, total)
-        if broken != NULL:
-            break
-    return broken
-
-
-cdef const char* block_tag_check(const segment_t* segment, size_t granule, totals_t* total) noexcept nogil:
-    """Add up the live block of the mid or the buddy tier that a tag names."""
-    cdef int tier = segment.tag[granule] & TAG_TIER
-    cdef size_t start
-    cdef place_t place
-    if not start_of(segment, granule, 0, &start, &place) or start >> segment.granule_shift != granule:
-        return b"segment: a tag names a block that does not start there"
-    if tier == TIER_BUDDY and segment.buddy.state[place.index] != BUDDY_LIVE:
-        return b"segment: a tag names a run that is not live"
-    if tier == TIER_MID and segment.mid.block[place.index].state != MID_USED:
-        return b"segment: a tag names a block that is not live"
-    total.tier[tier].blocks += 1
-    total.tier[tier].used += place.used
-    total.tier[tier].requested += place.requested
-    return NULL
-
-
-cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals_t* total) noexcept nogil:
-    """At a slab's first granule, add up its used slots and its memory, and look at the tags of the others."""
-    cdef const slab_t* slab = &segment.slabs.slab[segment.tag[granule] >> TAG_INDEX_SHIFT]
-    cdef tier_stats_t* slots = &total.tier[TIER_SLAB]
-    cdef size_t offset = granule << segment.granule_shift, at
-    cdef uint32_t slot
-    if slab.live == NULL or not slab.offset <= offset < slab.offset + slab.bytes:
-        return b"segment: a tag names a slab that is not there"
-    if slab.offset != offset:
-        return NULL
-    for at in range(granule, granule + (slab.bytes >> segment.granule_shift)):
-        if segment.tag[at] != segment.tag[granule]:
-            return b"segment: a granule of a slab does not name it"
-    slots.blocks += slab.used - slab.held
-    slots.used += (slab.used - slab.held) * segment.slabs.size_class[slab.size_class].size
-    total.held_slots += slab.held * segment.slabs.size_class[slab.size_class].size
-    for slot in range(slab.fresh):
-        if slot_is_live(slab, slot):
-            slots.requested += slab.slot[slot].value
-    if slab.block != NO_MID:
-        total.slabs_in_mid += slab.bytes
-    else:
-        total.slabs_in_buddy += slab.bytes
-    return NULL
-
-
-cdef const char* sums_check(const segment_t* segment, const totals_t* total) noexcept nogil:
-    cdef int tier
-    cdef size_t lent = (<size_t>segment.buddy.size - buddy_boundary(segment)) << segment.min_block_shift
-    for tier in range(TIER_SLAB, TIERS):
-        if memcmp(&segment.tier[tier], &total.tier[tier], sizeof(tier_stats_t)) != 0:
-            return b"segment: a tier's counters differ from its live blocks"
-        if segment.tier[tier].requested > segment.tier[tier].used:
-            return b"segment: requested > used"
-    if <size_t>segment.mid.used * MID_UNIT != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid:
-        return b"segment: mid.used != live and held mid blocks + slabs"
-    if (<size_t>segment.buddy.used << segment.min_block_shift
-            != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + total.held_in_buddy + lent):
-        return b"segment: buddy.used != live and held runs + slabs + units of the mid tier"
-    if segment.held != total.held_in_mid + total.held_in_buddy + total.held_slots:
-        return b"segment: held differs from the sum of what is held"
-    return NULL

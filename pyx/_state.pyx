@@ -9,8 +9,9 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
 from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_check, segment_claim, segment_free,
-    segment_hold, segment_offset, segment_renew, segment_retake, segment_settle, segment_unhold)
+    TIERS, TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_hold,
+    segment_offset, segment_renew, segment_retake, segment_settle, segment_unhold)
+from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove, uses_settle

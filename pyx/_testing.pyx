@@ -33,9 +33,11 @@ from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch,
 from cuda_pool._pool cimport (
     pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
     pool_size_of, pool_skip_batches)
+from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
-    TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_check, segment_destroy, segment_find,
-    segment_free, segment_init, segment_largest_free, segment_metadata, segment_t, settings_t)
+    TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find, segment_free,
+    segment_init, segment_metadata, segment_t, settings_t)
+from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
     slab_has_allowed, slab_take_allowed, slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init,

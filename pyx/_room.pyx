@@ -1,0 +1,194 @@
+"""How much room there is in a segment: the largest requests that would be served.
+
+Empty slabs count as free, as they are returned before a request fails.
+"""
+
+from libc.stdint cimport uint32_t
+
+from cuda_pool._bits cimport log2_floor, round_up
+from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_free_below, buddy_largest
+from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
+from cuda_pool._owner cimport LEGACY, NOBODY
+from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_t
+from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of
+
+
+cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
+    """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
+    cdef size_t largest = largest_of_all(segment), size
+    cdef int owner, index
+    for owner in range(segment.slabs.owners):
+        for index in range(segment.slabs.classes):
+            size = segment.slabs.size_class[index].size
+            if slabs_available(slabs_of(&segment.slabs, <owner_t>owner, index)) != NO_SLAB and size % MID_UNIT == 0:
+                largest = max(largest, size)
+    return largest
+
+
+cdef size_t largest_of_all(const segment_t* segment) noexcept nogil:
+    """Look at what merges only when nobody owns it any more, if there is such memory: that takes a walk."""
+    cdef size_t run
+    if segment.slabs.owners <= LEGACY + 1 and segment.held + segment.mid.owned + segment.buddy.owned == 0:
+        return max(segment_largest_run(segment, NOBODY), segment_largest_run(segment, LEGACY))
+    run = max(longest_in_mid(segment), longest_in_buddy(segment))
+    return run if run >= segment.granule else 0
+
+
+cdef size_t longest_in_mid(const segment_t* segment) noexcept nogil:
+    cdef uint32_t at = segment.mid.first
+    cdef size_t run = <size_t>free_below(segment, segment_boundary(segment)) << segment.min_block_shift
+    cdef size_t longest = run
+    while at != NO_MID:
+        if is_free_or_empty(segment, at) or segment.mid.block[at].state == MID_HELD:
+            run += <size_t>segment.mid.block[at].size * MID_UNIT
+        else:
+            run = 0
+        longest = max(longest, run)
+        at = segment.mid.block[at].after
+    return longest
+
+
+cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:
+    """Bytes of the largest aligned block among the runs of units that are free, held, or in empty slabs."""
+    cdef uint32_t boundary = segment_boundary(segment), at = 0, low = 0, units
+    cdef size_t longest = 0
+    while at <= boundary:
+        units = free_units(segment, at) if at < boundary else 0
+        if units == 0:
+            if at > low:
+                longest = max(longest, aligned_block(segment, low, at))
+            low = at + 1
+        at += max(units, <uint32_t>1)
+    return longest
+
+
+cdef size_t segment_largest_run(const segment_t* segment, owner_t owner) noexcept nogil:
+    """Return the largest request that the mid or the buddy tier would serve once the owner's empty slabs are back."""
+    cdef size_t run = max(largest_block(segment, NOBODY), edge_reach(segment))
+    cdef uint32_t slab
+    cdef int index
+    if owner != NOBODY:
+        run = max(run, largest_block(segment, owner))
+    for index in range(segment.slabs.classes):
+        slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
+        if slab != NO_SLAB:
+            run = max(run, run_around(segment, &segment.slabs.slab[slab]))
+    return run if run >= segment.granule else 0
+
+
+cdef size_t largest_block(const segment_t* segment, owner_t owner) noexcept nogil:
+    return max(<size_t>mid_largest(&segment.mid, owner) * MID_UNIT,
+               <size_t>buddy_largest(&segment.buddy, owner) << segment.min_block_shift)
+
+
+cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
+    """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
+    return (<size_t>mid_edge(&segment.mid, NOBODY) * MID_UNIT
+            + (<size_t>returned_below(segment, segment_boundary(segment)) << segment.min_block_shift))
+
+
+cdef size_t run_around(const segment_t* segment, const slab_t* slab) noexcept nogil:
+    """Bytes of the free block that an empty slab would be part of once all empty slabs are returned."""
+    cdef uint32_t block = slab.block
+    cdef size_t run = slab.bytes
+    if block == NO_MID:
+        return block_around(segment, <uint32_t>(slab.offset >> segment.min_block_shift))
+    run += empties_below(segment, segment.mid.block[block].before)
+    run += empties_above(segment, segment.mid.block[block].after)
+    return run
+
+
+cdef size_t empties_below(const segment_t* segment, uint32_t block) noexcept nogil:
+    """Bytes of the free blocks and empty slabs from a block of the mid tier down, past its edge if it is reached."""
+    cdef size_t run = 0
+    while block != NO_MID:
+        if not is_free_or_empty(segment, block):
+            return run
+        run += <size_t>segment.mid.block[block].size * MID_UNIT
+        block = segment.mid.block[block].before
+    return run + (<size_t>returned_below(segment, segment_boundary(segment)) << segment.min_block_shift)
+
+
+cdef size_t empties_above(const segment_t* segment, uint32_t block) noexcept nogil:
+    """Bytes of the free blocks and empty slabs from a block of the mid tier up."""
+    cdef size_t run = 0
+    while block != NO_MID and is_free_or_empty(segment, block):
+        run += <size_t>segment.mid.block[block].size * MID_UNIT
+        block = segment.mid.block[block].after
+    return run
+
+
+cdef inline bint is_free_or_empty(const segment_t* segment, uint32_t block) noexcept nogil:
+    cdef const mid_block_t* at = &segment.mid.block[block]
+    return at.state == MID_FREE or (at.state == MID_SLAB and segment.slabs.slab[at.role.slab].used == 0)
+
+
+cdef size_t block_around(const segment_t* segment, uint32_t unit) noexcept nogil:
+    """The same for a run of the buddy tier: the largest aligned block among the free units on both sides of `unit`."""
+    return aligned_block(segment, unit - returned_below(segment, unit), unit + returned_above(segment, unit))
+
+
+cdef uint32_t returned_below(const segment_t* segment, uint32_t end) noexcept nogil:
+    """Units of the buddy tier that end at `end` and are free, or in an empty slab."""
+    cdef uint32_t at = end - buddy_free_below(&segment.buddy, end)
+    cdef const slab_t* slab
+    while at > 0:
+        slab = empty_run(segment, at - 1)
+        if slab == NULL:
+            break
+        at = <uint32_t>(slab.offset >> segment.min_block_shift)
+        at -= buddy_free_below(&segment.buddy, at)
+    return end - at
+
+
+cdef uint32_t returned_above(const segment_t* segment, uint32_t start) noexcept nogil:
+    """Units of the buddy tier from `start` on that are free, or in an empty slab."""
+    cdef uint32_t at = start + buddy_free_above(&segment.buddy, start)
+    cdef const slab_t* slab
+    while at < segment.buddy.size:
+        slab = empty_run(segment, at)
+        if slab == NULL:
+            break
+        at = <uint32_t>((slab.offset + slab.bytes) >> segment.min_block_shift)
+        at += buddy_free_above(&segment.buddy, at)
+    return at - start
+
+
+cdef uint32_t free_below(const segment_t* segment, uint32_t end) noexcept nogil:
+    """Units right below `end` that are free, held, or in empty slabs."""
+    cdef uint32_t at = 0, run = 0, units
+    while at < end:
+        units = free_units(segment, at)
+        run = run + units if units else 0
+        at += max(units, <uint32_t>1)
+    return run
+
+
+cdef uint32_t free_units(const segment_t* segment, uint32_t unit) noexcept nogil:
+    """Units of the free block, held run or empty slab that starts at a unit; 0 for any other."""
+    cdef int state = segment.buddy.state[unit]
+    cdef const slab_t* slab
+    if 0 < state < BUDDY_LIVE:
+        return <uint32_t>1 << (state - 1)
+    if state == BUDDY_HELD:
+        return segment.buddy.entry[unit].role.live.units
+    slab = empty_run(segment, unit) if state == 0 else NULL
+    return <uint32_t>(slab.bytes >> segment.min_block_shift) if slab != NULL else 0
+
+
+cdef size_t aligned_block(const segment_t* segment, uint32_t low, uint32_t high) noexcept nogil:
+    """Bytes of the largest aligned block of units in [low, high)."""
+    cdef int order = log2_floor(high - low)
+    while round_up(low, <size_t>1 << order) + (<size_t>1 << order) > high:
+        order -= 1
+    return <size_t>segment.min_block << order
+
+
+cdef const slab_t* empty_run(const segment_t* segment, uint32_t unit) noexcept nogil:
+    """The empty slab that lies in a run of the buddy tier and covers `unit`, or NULL."""
+    cdef uint32_t tag = segment.tag[(<size_t>unit << segment.min_block_shift) >> segment.granule_shift]
+    cdef const slab_t* slab
+    if tag & TAG_TIER != TIER_SLAB:
+        return NULL
+    slab = &segment.slabs.slab[tag >> TAG_INDEX_SHIFT]
+    return slab if slab.used == 0 and slab.block == NO_MID else NULL
