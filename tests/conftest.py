@@ -10,6 +10,8 @@ import pytest
 from cuda_pool import _cuda, _driver, sim
 from cuda_pool.errors import DeviceUnavailableError
 
+from .models import CheckedPool
+
 ROOT = Path(__file__).resolve().parent.parent
 
 INT, SIZE, PTR = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
@@ -130,6 +132,22 @@ def make_device():
         simulated.close()
         assert misuse or simulated.errors == []
         assert races or simulated.races == []
+
+
+@pytest.fixture
+def make_pool(device):
+    """Function from the arguments of Pool to a pool on `device` that is checked and closed after the test."""
+    made = []
+
+    def make(capacity, kind=CheckedPool, **settings):
+        made.append(kind(capacity, device=device, **settings))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        if not pool.closed:
+            pool.check()
+            pool.close()
 
 
 @pytest.fixture

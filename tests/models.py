@@ -444,6 +444,10 @@ class BlocksModel:
 
 
 # Arguments of pools that between them take every path: (capacity, settings) by name.
+REUSE = ["wait", "query", "never"]
+# Blocks of a size, and a pool that a few of them fill: from slabs, the mid tier and the buddy tier.
+SIZES = [(100, 8 << 10), (20_000, 100_000), (3 << 20, 12 << 20)]
+
 POOLS = {
     "defaults": ("4MiB", {}),
     "textbook": ("4MiB", {"mid_max": "1MiB"}),

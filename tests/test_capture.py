@@ -11,12 +11,9 @@ import cuda_pool as cp
 from cuda_pool import sim
 from cuda_pool.errors import CudaError
 
-from .models import CheckedPool
+from .models import REUSE, SIZES, CheckedPool
 
 MIB = 1 << 20
-REUSE = ["wait", "query", "never"]
-# Blocks of a size, and a pool that a few of them fill: from slabs, the mid tier and the buddy tier.
-SIZES = [(100, 8 << 10), (20_000, 100_000), (3 * MIB, 12 * MIB)]
 # What a capture allows on the captured stream; to make a device current is no call on a stream.
 HARMLESS = {"cudaStreamIsCapturing", "cudaStreamGetId", "cudaGetDevice", "cudaSetDevice"}
 # What a capture elsewhere in the process forbids, or what is a call to the driver for memory.
@@ -30,21 +27,6 @@ each_reuse = pytest.mark.parametrize("reuse", REUSE)
 @pytest.fixture
 def device(make_device):
     return make_device("64MiB")
-
-
-@pytest.fixture
-def make_pool(device):
-    """Function from a capacity and a way to reuse to a pool on `device` that is closed after the test."""
-    made = []
-
-    def make(capacity, reuse="wait"):
-        made.append(CheckedPool(capacity, device=device, **({} if reuse == "wait" else {"reuse": reuse})))
-        return made[-1]
-
-    yield make
-    for pool in made:
-        pool.check()
-        pool.close()
 
 
 class Captured:
@@ -99,7 +81,7 @@ def assert_none_left(pool, nbytes, *streams):
 @each_reuse
 @pytest.mark.parametrize("begin", ["inside", "before"])
 def test_a_block_freed_in_a_capture_stays_until_the_release(device, make_pool, nbytes, capacity, reuse, begin):
-    pool, stream, other = make_pool(capacity, reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool(capacity, reuse=reuse), device.stream(), device.stream()
     ptr = one_free(pool, nbytes)
     with capturing(pool, stream, begin) as captured:
         assert pool.alloc(nbytes, stream) == ptr
@@ -122,7 +104,7 @@ def test_a_block_freed_in_a_capture_stays_until_the_release(device, make_pool, n
 @each_size
 @each_reuse
 def test_within_a_capture_a_block_is_used_again_at_once(device, make_pool, nbytes, capacity, reuse):
-    pool, stream = make_pool(capacity, reuse), device.stream()
+    pool, stream = make_pool(capacity, reuse=reuse), device.stream()
     ptr, reads = one_free(pool, nbytes), []
     with capturing(pool, stream) as captured:
         for value in range(20):
@@ -142,7 +124,7 @@ def test_within_a_capture_a_block_is_used_again_at_once(device, make_pool, nbyte
 @each_reuse
 def test_a_block_from_before_the_capture(device, make_pool, nbytes, capacity, reuse):
     """It is freed in the capture, and so is the graph's."""
-    pool, stream, other = make_pool(capacity, reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool(capacity, reuse=reuse), device.stream(), device.stream()
     ptr = fill(pool, nbytes, stream)[1]
     stream.write(ptr, nbytes, 1)
     with capturing(pool, stream) as captured:
@@ -162,7 +144,7 @@ def test_a_block_from_before_the_capture(device, make_pool, nbytes, capacity, re
 @each_reuse
 def test_release_on_a_stream(device, make_pool, nbytes, capacity, reuse):
     """The graph may still run on it: the memory is that stream's at once, and another one's after it."""
-    pool, stream, other = make_pool(capacity, reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool(capacity, reuse=reuse), device.stream(), device.stream()
     ptr = one_free(pool, nbytes)
     with capturing(pool, stream) as captured:
         assert pool.alloc(nbytes, stream) == ptr
@@ -185,7 +167,7 @@ def test_release_on_a_stream(device, make_pool, nbytes, capacity, reuse):
 @each_reuse
 def test_no_call_during_a_capture(device, make_pool, nbytes, capacity, reuse):
     """Frees of other streams are pending, and nothing is asked about them."""
-    pool, stream, other = make_pool(2 * capacity, reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool(2 * capacity, reuse=reuse), device.stream(), device.stream()
     blocks = fill(pool, nbytes, other)
     pool.free(blocks.pop())
     other.work(10)
@@ -210,7 +192,7 @@ def test_no_call_during_a_capture(device, make_pool, nbytes, capacity, reuse):
 @each_reuse
 def test_shortage_during_a_capture(device, make_pool, nbytes, capacity, reuse):
     """What is pending elsewhere can be neither asked about nor waited for: an error, and the capture goes on."""
-    pool, stream, other = make_pool(capacity, reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool(capacity, reuse=reuse), device.stream(), device.stream()
     ptr = fill(pool, nbytes, other)[1]
     other.write(ptr, nbytes, 1)
     found = other.read(ptr, nbytes, ticks=10)
@@ -232,7 +214,7 @@ def test_shortage_during_a_capture(device, make_pool, nbytes, capacity, reuse):
 @each_reuse
 def test_shortage_of_another_stream_during_a_capture(device, make_pool, reuse):
     """A query, on whatever stream, would break the capture."""
-    pool, stream, other, third = make_pool("2MiB", reuse), *(device.stream() for _ in range(3))
+    pool, stream, other, third = make_pool("2MiB", reuse=reuse), *(device.stream() for _ in range(3))
     first, second = pool.alloc(MIB, other), pool.alloc(MIB, other)
     with capturing(pool, stream) as captured:
         found = other.read(first, MIB, ticks=10)
@@ -257,7 +239,7 @@ FAILURES = ["an error in the block", "a stream not joined", "a call that is not 
 @each_reuse
 def test_a_hundred_captures_that_fail(make_device, failure, reuse):
     device = make_device("64MiB", misuse=failure == FAILURES[2])
-    pool = CheckedPool("1MiB", device=device, **({} if reuse == "wait" else {"reuse": reuse}))
+    pool = CheckedPool("1MiB", device=device, reuse=reuse)
     stream, side = device.stream(), device.stream()
     figures = Counter()
     for _ in range(100):
@@ -302,7 +284,7 @@ def end_quietly(stream):
 @each_reuse
 def test_a_capture_that_fails_after_the_block(device, make_pool, reuse):
     """Then there is no graph, and releasing is left to the caller."""
-    pool, stream, side = make_pool("1MiB", reuse), device.stream(), device.stream()
+    pool, stream, side = make_pool("1MiB", reuse=reuse), device.stream(), device.stream()
     for _ in range(100):
         stream.begin_capture()
         with pool.capture(stream) as kept:
@@ -319,7 +301,7 @@ def test_a_capture_that_fails_after_the_block(device, make_pool, reuse):
 
 @each_reuse
 def test_two_graphs_keep_their_own(device, make_pool, reuse):
-    pool, stream, other = make_pool("2MiB", reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool("2MiB", reuse=reuse), device.stream(), device.stream()
     graphs = []
     for value in (1, 2):
         with capturing(pool, stream) as captured:
@@ -343,7 +325,7 @@ def test_two_graphs_keep_their_own(device, make_pool, reuse):
 @each_reuse
 def test_other_threads_go_on_during_a_capture(device, make_pool, reuse):
     """A thread-local capture forbids nothing elsewhere; a thread with memory of its own needs nothing anyway."""
-    pool, stream, other = make_pool("4MiB", reuse), device.stream(), device.stream()
+    pool, stream, other = make_pool("4MiB", reuse=reuse), device.stream(), device.stream()
     pool.free_async(pool.alloc(1000, other), other)
     wrong = []
 

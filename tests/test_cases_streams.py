@@ -17,13 +17,10 @@ import pytest
 import cuda_pool as cp
 from cuda_pool import _testing, sim
 
-from .models import POOLS, CheckedPool, comparable
+from .models import POOLS, REUSE, SIZES, CheckedPool, comparable
 
 KIB, MIB = 1 << 10, 1 << 20
 FOR_EVER = 1 << 40
-REUSE = ["wait", "query", "never"]
-# Blocks of a size, and a pool that a few of them fill: from slabs, the mid tier and the buddy tier.
-SIZES = [(100, 8 * KIB), (20_000, 100_000), (3 * MIB, 12 * MIB)]
 ROUTES = [{}, {"mid_max": "1MiB"}, {"mid_max": 0}, {"slab_max": 0, "mid_max": 0}]
 WAITS = {"cudaStreamWaitEvent", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize",
          "cudaStreamQuery", "cudaEventQuery"}
@@ -39,24 +36,6 @@ each_name = pytest.mark.parametrize("named", [lambda stream: stream, attrgetter(
 @pytest.fixture
 def device(make_device):
     return make_device("256MiB")
-
-
-@pytest.fixture
-def make_pool(device):
-    """Function from the arguments of Pool to a pool on `device` that is checked and closed after the test."""
-    made = []
-
-    def make(capacity, kind=CheckedPool, reuse="wait", **settings):
-        if reuse != "wait":                     # the default
-            settings["reuse"] = reuse
-        made.append(kind(capacity, device=device, **settings))
-        return made[-1]
-
-    yield make
-    for pool in made:
-        if not pool.closed:
-            pool.check()
-            pool.close()
 
 
 @pytest.fixture
@@ -262,7 +241,7 @@ def test_case_22_a_batch_is_one_event(device, make_pool, nbytes, capacity, reuse
 @each_reuse
 def test_case_22_events_are_used_again(device, make_pool, reuse):
     """Four streams hand memory on to each other 1,000 times; that takes no more than a few events."""
-    pool, streams = make_pool("1MiB", cp.Pool, reuse), [device.stream() for _ in range(4)]
+    pool, streams = make_pool("1MiB", cp.Pool, reuse=reuse), [device.stream() for _ in range(4)]
     ptr, reads = fill(pool, MIB, streams[0])[0], []
     for turn in range(1000):
         reads.append(busy_with(streams[turn % 4], ptr, 16, value=turn % 256))
@@ -282,7 +261,7 @@ def test_case_22_events_are_used_again(device, make_pool, reuse):
 @each_reuse
 def test_case_23_pairs_on_one_stream(device, make_pool, kind, nbytes, reuse):
     """No driver call; only a handle that may be another stream's by now is looked up."""
-    pool, own = make_pool("16MiB", cp.Pool, reuse), device.stream()
+    pool, own = make_pool("16MiB", cp.Pool, reuse=reuse), device.stream()
     own.work(FOR_EVER)
     stream = kind if isinstance(kind, int) else own if kind == "object" else own.handle
     if kind == "held handle":
@@ -323,7 +302,7 @@ def test_case_23_any_size_after_any_other(device, make_pool, name, reuse):
 @each_name
 def test_case_24_four_streams_with_space_for_all(device, make_pool, reuse, named):
     """Each stream lives on what it freed itself, though nothing on any of them ever ends."""
-    pool, streams = make_pool("64MiB", cp.Pool, reuse), [device.stream() for _ in range(4)]
+    pool, streams = make_pool("64MiB", cp.Pool, reuse=reuse), [device.stream() for _ in range(4)]
     sizes = [100, 700, 5000, 17_000, 60_000, 1_500_000]
     for stream in streams:
         stream.work(FOR_EVER)
@@ -1015,7 +994,7 @@ def test_case_33_eight_threads(device, make_pool):
 @pytest.mark.slow
 @each_reuse
 def test_case_33_eight_threads_with_streams(device, make_pool, reuse):
-    pool = make_pool("1MiB", cp.Pool, reuse)
+    pool = make_pool("1MiB", cp.Pool, reuse=reuse)
 
     def run(number):
         stream, reads = device.stream(), []
@@ -1038,7 +1017,7 @@ def test_case_33_eight_threads_with_streams(device, make_pool, reuse):
 @each_reuse
 def test_case_33_streams_without_the_gil(device, make_pool, reuse):
     """Eight threads share four streams, beside the two default ones; what is queued there takes its time."""
-    pool = make_pool("512KiB", cp.Pool, reuse)
+    pool = make_pool("512KiB", cp.Pool, reuse=reuse)
     streams = [device.stream(), device.stream(), device.stream(blocking=False), device.stream(blocking=False)]
     pool.hold_stream(streams[2])
     names = [0, 2, streams[0], streams[1].handle, streams[2], streams[3]]
@@ -1076,7 +1055,7 @@ def test_case_34_a_slow_driver_delays_only_those_who_ask_it(device, make_pool, r
 
     One of five tries is enough: on a busy machine any thread may have to wait now and then.
     """
-    pool, own, streams = make_pool("4MiB", cp.Pool, reuse), device.stream(), [device.stream() for _ in range(2)]
+    pool, own, streams = make_pool("4MiB", cp.Pool, reuse=reuse), device.stream(), [device.stream() for _ in range(2)]
     pool.free_async(pool.alloc(1000, own), own)
     ptr = fill(pool, 500_000, streams[0])[1]
     pool.free(ptr)
@@ -1143,7 +1122,7 @@ assert device.errors == []
 @pytest.mark.threads
 @each_reuse
 def test_case_35_the_driver_waits_for_one_who_wants_the_gil(run_python, reuse):
-    done = run_python(HOLDER_OF_A_LOCK.format(settings="" if reuse == "wait" else f", reuse={reuse!r}"), timeout=30)
+    done = run_python(HOLDER_OF_A_LOCK.format(settings=f", reuse={reuse!r}"), timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -1152,7 +1131,7 @@ def test_case_35_the_driver_waits_for_one_who_wants_the_gil(run_python, reuse):
 def test_case_38_streams_of_a_device_that_is_not_current(make_device, reuse, named):
     """Every call that has to do with another stream's memory runs with the pool's device current."""
     first, second = make_device("64MiB", 0), make_device("64MiB", 1)
-    pool = CheckedPool("1MiB", device=first, **({} if reuse == "wait" else {"reuse": reuse}))
+    pool = CheckedPool("1MiB", device=first, reuse=reuse)
     streams = [first.stream() for _ in range(3)]
     sim.set_current_device(second)
     second.clear_log()
@@ -1221,7 +1200,7 @@ def faults(make_device):
 
 
 def pool_on(device, reuse, capacity="1MiB"):
-    return CheckedPool(capacity, device=device, **({} if reuse == "wait" else {"reuse": reuse}))
+    return CheckedPool(capacity, device=device, reuse=reuse)
 
 
 @each_reuse

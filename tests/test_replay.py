@@ -502,11 +502,8 @@ def test_no_races_whatever_the_seed(lag, seed):
 
 
 def test_races_are_found_when_nothing_is_tracked(lagged):
-    ignore_streams = getattr(_testing, "ignore_streams", None)
-    if ignore_streams is None:
-        pytest.skip("no cuda_pool._testing.ignore_streams")
     loop, pool, device = lagged(program(1, events=4000), 100)
-    ignore_streams(pool)
+    _testing.ignore_streams(pool)
     loop.place()
     loop.run(4000)
     device.synchronize()
@@ -640,10 +637,6 @@ def test_lag_and_rounds():
 
 @pytest.mark.parametrize("reuse", ["wait", "query", "never"])
 def test_reuse_is_passed_to_the_pool(reuse):
-    try:
-        Pool(MIB, device=sim.Device(MIB), reuse=reuse).close()
-    except TypeError:
-        pytest.skip("Pool has no reuse")
     trace = program(5)
     capacity = tight(trace) + 2 * MIB
     result = replay(trace, capacity=capacity, lag=100, reuse=reuse)

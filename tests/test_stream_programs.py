@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 import cuda_pool as cp
 from cuda_pool import _testing, sim
 
-from .models import POOLS, BlocksModel, effort
+from .models import POOLS, REUSE, BlocksModel, effort
 
-REUSE = ["wait", "query", "never"]
 THREADS = 3
 # Handles 0 and 1 are one stream, handle 2 is one for each thread; the others are destroyed and made anew.
 KINDS = ["object", "raw", "object, not blocking", "raw, not blocking", "held", "legacy", "thread 0", "thread 1",
@@ -344,11 +343,6 @@ def run_program(workers, steps, name, seed, kinds, pool_settings, prepare=lambda
         return program
 
 
-def settings_of(reuse):
-    """Return the arguments of Pool for a way to reuse memory; the first is the default."""
-    return {} if reuse == "wait" else {"reuse": reuse}
-
-
 @pytest.mark.parametrize("reuse", REUSE)
 def test_programs_do_not_race_and_keep_their_data(workers, reuse):
     """1,050 programs; 2,100 with CUDA_POOL_TEST_EFFORT=2."""
@@ -356,7 +350,7 @@ def test_programs_do_not_race_and_keep_their_data(workers, reuse):
     @effort(350)
     @given(**PROGRAMS)
     def try_one(steps, name, seed, kinds):
-        run_program(workers, steps, name, seed, kinds, settings_of(reuse)).verify()
+        run_program(workers, steps, name, seed, kinds, {"reuse": reuse}).verify()
 
     try_one()
 
@@ -364,15 +358,12 @@ def test_programs_do_not_race_and_keep_their_data(workers, reuse):
 @pytest.mark.parametrize("reuse", REUSE)
 def test_the_same_programs_race_when_dependencies_are_ignored(workers, reuse):
     """The detector works, and the programs need the pool's care: a free_async that is a free is found out."""
-    ignore = getattr(_testing, "ignore_streams", None)
-    if ignore is None:
-        pytest.skip("cuda_pool._testing has no ignore_streams")
     outcomes = []
 
     @settings(effort(40), derandomize=True, database=None, phases=[Phase.generate])
     @given(**PROGRAMS)
     def try_one(steps, name, seed, kinds):
-        program = run_program(workers, steps, name, seed, kinds, settings_of(reuse), ignore)
+        program = run_program(workers, steps, name, seed, kinds, {"reuse": reuse}, _testing.ignore_streams)
         outcomes.append(program.device.race_count > 0)
 
     try_one()
@@ -469,7 +460,7 @@ def free_offered(stress, rng, stream, name):
 @pytest.mark.parametrize("seed", [None, 1])
 def test_threads_that_run_at_once(make_device, reuse, seed):
     device = make_device("64MiB", seed=seed)
-    with cp.Pool("1MiB", device=device, **settings_of(reuse)) as pool:
+    with cp.Pool("1MiB", device=device, reuse=reuse) as pool:
         stress = Stress(device, pool)
         threads = [threading.Thread(target=stress.run, args=(number, 20_000)) for number in range(THREADS)]
         for thread in threads:
