@@ -4,9 +4,9 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from cuda_pool._owner cimport OWNERS, owner_t, view_t
 from cuda_pool._segment cimport place_t
+from cuda_pool._slab cimport NO_HELD
 
 cdef enum:
-    NO_HELD = 0                     # end of a list: record 0 is never used
     OWNER_WORDS = OWNERS >> 6       # a shift: of // Cython makes a function call, which is no constant in C
 
 # A set of streams, a bit for each owner index.

@@ -20,23 +20,18 @@ cdef extern from * nogil:
         __atomic_store_n(word, 0u, __ATOMIC_RELEASE);
     }
     static inline void cuda_pool_pause(void) { CUDA_POOL_PAUSE(); }
-    static inline int cuda_pool_flag_get(const int *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
-    static inline void cuda_pool_flag_set(int *flag, int value) { __atomic_store_n(flag, value, __ATOMIC_RELAXED); }
     """
     bint lock_try "cuda_pool_lock_try"(unsigned*)
     bint lock_seems_free "cuda_pool_lock_seems_free"(unsigned*)
     void lock_clear "cuda_pool_lock_clear"(unsigned*)
     void cpu_pause "cuda_pool_pause"()
     int sched_yield()
-    # For a flag that is set under a lock and is looked at without it too.
-    bint flag_get "cuda_pool_flag_get"(const bint*)
-    void flag_set "cuda_pool_flag_set"(bint*, bint)
 
 cdef enum:
     LOCK_SPINS = 64         # pauses before the rest of the time slice is given away
 
-# A holder never takes the GIL. One that also calls no driver and waits for no other lock may be waited for with the GIL
-# held: that goes for every lock of this type but pool_t.slow, which is taken without the GIL.
+# A holder never takes the GIL. One that also calls no driver may be waited for with the GIL held: that goes for every
+# lock of this type but pool_t.slow, which is taken without the GIL.
 ctypedef struct lock_t:
     unsigned word           # 0 free, 1 held
 

@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
 from cuda_pool._owner cimport LEGACY, OWNERS, batch_within, owner_t, view_t
+from cuda_pool._relaxed cimport get_u16, get_u32, set_u32
 
 ctypedef int stream_kind_t
 
@@ -36,7 +37,7 @@ ctypedef struct stream_t:
     cudaStream_t handle
     uint64_t serial                 # of this use of the record: never used twice in a pool
     uint64_t id                     # what cudaStreamGetId said, or the number of the thread
-    uint32_t freed                  # last batch in which something was freed on it
+    uint32_t freed                  # last batch in which something was freed on it; see stream_freed()
     uint32_t done                   # batches up to this one are over
     int marks
     mark_t mark[MARKS]              # oldest first
@@ -81,7 +82,7 @@ cdef const char* order_check(const order_t* order) noexcept nogil
 
 
 cdef inline bint stream_is_pending(const stream_t* stream) noexcept nogil:
-    return not batch_within(stream.freed, stream.done)
+    return not batch_within(get_u32(&stream.freed), stream.done)
 
 
 cdef inline bint stream_can_vanish(const stream_t* stream) noexcept nogil:
@@ -102,8 +103,8 @@ cdef inline stream_ref_t ref_to(const order_t* order, owner_t owner, cudaStream_
 
 
 cdef inline void stream_freed(order_t* order, owner_t owner, size_t nbytes) noexcept nogil:
-    """Note that something was freed on a stream."""
-    order.stream[owner].freed = order.batch
+    """Note that something was freed on a stream, with the pool's lock held."""
+    set_u32(&order.stream[owner].freed, order.batch)
     order.stream[owner].unmarked += nbytes
 
 
@@ -113,15 +114,23 @@ cdef inline owner_t order_find(order_t* order, cudaStream_t handle) noexcept nog
     cdef const stream_t* stream
     if <uintptr_t>handle <= LEGACY_HANDLE:
         return LEGACY
-    owner = order.lookup[lookup_slot(handle)]
+    owner = order_glance(order, handle)
     stream = &order.stream[owner]
     if stream.handle == handle and (stream.kind == STREAM_HANDLE or stream.kind == STREAM_HELD):
         return owner
     return order_search(order, handle)
 
 
+cdef inline owner_t order_glance(const order_t* order, cudaStream_t handle) noexcept nogil:
+    """Whose handle it was when it was searched last; no lock is needed to look."""
+    return get_u16(&order.lookup[lookup_slot(handle)])
+
+
 cdef inline int lookup_slot(cudaStream_t handle) noexcept nogil:
-    return <int>(<uintptr_t>handle >> 4 ^ <uintptr_t>handle >> 12) & (LOOKUPS - 1)
+    cdef uintptr_t key = <uintptr_t>handle
+    if key == THREAD_HANDLE:
+        key = <uintptr_t>this_thread() << 4         # threads that use it at the same time are neighbours
+    return <int>(key >> 4 ^ key >> 12) & (LOOKUPS - 1)
 
 
 cdef inline uint32_t* order_waited(const order_t* order, owner_t asker, owner_t owner) noexcept nogil:

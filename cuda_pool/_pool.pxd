@@ -5,7 +5,8 @@ from libc.stdint cimport uint32_t
 from cuda_pool._driver cimport cudaStream_t, driver_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport owner_t
-from cuda_pool._segment cimport TIERS, settings_t, tier_stats_t
+from cuda_pool._heap cimport tally_t
+from cuda_pool._segment cimport TIERS, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, pool_t, reuse_t
 
 # Bytes, or counts where the name says so.
@@ -23,7 +24,7 @@ ctypedef struct pool_stats_t:
     size_t alloc_count
     size_t free_count
     size_t oom_count
-    tier_stats_t tier[TIERS]
+    tally_t tier[TIERS]
     size_t upstream[UPSTREAM_CALLS]
 
 # Make a closed pool of zeroed or any other memory.
@@ -33,6 +34,8 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
                    bint scrub, reuse_t reuse) noexcept nogil
 cdef int pool_close(pool_t* pool) noexcept nogil
 cdef void pool_abandon(pool_t* pool) noexcept nogil     # close it, and leave its region to whom it belongs
+# Give back what a closed pool keeps for threads that call it nevertheless: when there can be none any more.
+cdef void pool_destroy(pool_t* pool) noexcept nogil
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock
 
 cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil

@@ -3,11 +3,13 @@
 from libc.stdint cimport uint32_t
 
 from cuda_pool._buddy cimport buddy_t
+from cuda_pool._heap cimport heap_t, tally_enter, tally_leave, tally_t
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._relaxed cimport get_size
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, SLAB_TABLE, SLAB_UNIT, slab_return, slab_slot, slab_t, slab_take, slabs_available, slabs_of,
-    slabs_t, slot_is_live)
+    NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
+    slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
@@ -32,12 +34,6 @@ cdef enum:                      # tier_t
     TAG_TIER = 3                    # bits of a tag that hold the tier; the rest is an index
     TAG_INDEX_SHIFT = 2
 
-# Live blocks of one tier; bytes.
-ctypedef struct tier_stats_t:
-    size_t blocks
-    size_t used
-    size_t requested
-
 # A live block, found by its offset, or one that is held.
 ctypedef struct place_t:
     tier_t tier
@@ -55,7 +51,9 @@ ctypedef struct place_t:
 #   mid.used == live and held mid blocks + slabs in mid blocks
 #   held == sum over the blocks, runs and slots that are held
 #   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0
-#   per tier: requested <= used, and used == sum over the tier's live blocks
+#   each tally, those of the heaps included, is that of its live blocks;  requested <= used
+# One lock, the pool's, guards all but what the heaps' locks guard, see slab_t. With all of them held everything stands
+# still; the tags of slabs change only then.
 ctypedef struct segment_t:
     size_t size                     # bytes, a multiple of MID_UNIT
     size_t mid_max
@@ -71,11 +69,28 @@ ctypedef struct segment_t:
     buddy_t buddy
     mid_t mid
     slabs_t slabs
-    tier_stats_t tier[TIERS]
+    tally_t mid_tally               # live blocks of the two upper tiers; those in slabs are the heaps'
+    tally_t buddy_tally
+    size_t used_high                # bytes: as far as it was seen with the pool's lock held
+    size_t requested_high
     size_t held                     # bytes
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
+# Give all memory back but what is looked at without a lock, which is zeros from here on.
+cdef void segment_close(segment_t* segment) noexcept nogil
 cdef void segment_destroy(segment_t* segment) noexcept nogil
+# What is live, and was, in one tier and in all of them: a snapshot if all locks are held.
+cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil
+cdef tally_t segment_total(const segment_t* segment) noexcept nogil
+cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil
+# The highest totals that were seen. They are exact while only one owner has slots; what others' slots add is seen
+# when a block of another tier, or of a new slab, is allocated.
+cdef void segment_note_highs(segment_t* segment) noexcept nogil        # look at the totals now
+cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil
+# Serve a request that no slot can hold, or say STATUS_OUT_OF_MEMORY without having looked at the slabs: with the pool's
+# lock alone.
+cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                             size_t* used) noexcept nogil
 # Make room in the tables for an owner.
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
 # Serve what segment_alloc() could not, from other owners' memory where the view allows it. Nothing else is empty then:
@@ -116,21 +131,57 @@ cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offs
                            place_t* place) noexcept nogil
 
 
+cdef inline bint segment_is_upper(const segment_t* segment, size_t offset) noexcept nogil:
+    """May a block of the mid or the buddy tier start at an offset inside the segment?"""
+    cdef uint32_t tier = segment.tag[offset >> segment.granule_shift] & TAG_TIER
+    return tier == TIER_MID or tier == TIER_BUDDY
+
+
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
     """First unit that belongs to the mid tier."""
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
 
 
-cdef inline void tier_enter(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
-    segment.tier[tier].blocks += 1
-    segment.tier[tier].used += used
-    segment.tier[tier].requested += requested
+cdef inline void slot_enter(segment_t* segment, owner_t owner, size_t used, size_t requested) noexcept nogil:
+    """Count a slot that was taken, and look at the high-water marks from the owner's heap."""
+    cdef heap_t* heap = &segment.slabs.heap[owner]
+    cdef size_t total
+    tally_enter(&heap.tally, used, requested)
+    total = heap.tally.used + get_size(&segment.mid_tally.used) + get_size(&segment.buddy_tally.used)
+    heap.used_high = max(heap.used_high, total)
+    total = heap.tally.requested + get_size(&segment.mid_tally.requested) + get_size(&segment.buddy_tally.requested)
+    heap.requested_high = max(heap.requested_high, total)
 
 
-cdef inline void tier_leave(segment_t* segment, tier_t tier, size_t used, size_t requested) noexcept nogil:
-    segment.tier[tier].blocks -= 1
-    segment.tier[tier].used -= used
-    segment.tier[tier].requested -= requested
+cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept nogil:
+    """Count a live block that is one no longer."""
+    cdef tally_t* tally = &segment.slabs.heap[place.owner].tally
+    if place.tier != TIER_SLAB:
+        tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
+    tally_leave(tally, place.used, place.requested)
+
+
+cdef inline bint segment_take_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
+                                   size_t* offset, size_t* used) noexcept nogil:
+    """Serve a request from a slab of the owner's; False, and nothing changed, where none has a slot that is free for
+    anything but to be taken again.
+    """
+    cdef const slab_lists_t* lists
+    cdef int group
+    cdef uint32_t slab
+    cdef size_t size
+    if nbytes > segment.slabs.table_max or alignment > segment.slot_alignment:
+        return False
+    group = segment.slabs.table[(nbytes + SLAB_UNIT - 1) // SLAB_UNIT]
+    lists = slabs_of(&segment.slabs, owner, group)
+    slab = slabs_available(lists)
+    size = segment.slabs.size_class[group].size
+    if slab == NO_SLAB or size & (alignment - 1) or lists.held != NO_HELD:
+        return False
+    offset[0] = slab_take(&segment.slabs, slab, nbytes)
+    used[0] = size
+    slot_enter(segment, owner, size, nbytes)
+    return True
 
 
 cdef inline int segment_alloc(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
@@ -139,31 +190,24 @@ cdef inline int segment_alloc(segment_t* segment, owner_t owner, size_t nbytes, 
 
     0, STATUS_OUT_OF_MEMORY or STATUS_HOST_MEMORY. Here only a slab that has a free slot: all else is generic.
     """
-    cdef int group
-    cdef uint32_t slab
-    cdef size_t size
-    if nbytes <= min(segment.slabs.max, <size_t>SLAB_TABLE * SLAB_UNIT) and alignment <= segment.slot_alignment:
-        group = segment.slabs.table[(nbytes + SLAB_UNIT - 1) // SLAB_UNIT]
-        slab = slabs_available(slabs_of(&segment.slabs, owner, group))
-        size = segment.slabs.size_class[group].size
-        if slab != NO_SLAB and size & (alignment - 1) == 0:
-            offset[0] = slab_take(&segment.slabs, slab, nbytes)
-            used[0] = size
-            tier_enter(segment, TIER_SLAB, size, nbytes)
-            return STATUS_OK
+    if segment_take_slot(segment, owner, nbytes, alignment, offset, used):
+        return STATUS_OK
     return segment_alloc_any(segment, owner, nbytes, alignment, offset, used)
 
 
 cdef inline bint segment_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
     """Find the live block that starts at an offset inside the segment."""
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
-    cdef uint32_t index = tag >> TAG_INDEX_SHIFT
-    cdef const slab_t* slab
-    cdef uint32_t slot
     if tag & TAG_TIER != TIER_SLAB:
         return segment_block_is_live(segment, offset, place)
-    slab = &segment.slabs.slab[index]
-    slot = slab_slot(&segment.slabs, index, offset)
+    return segment_slot_is_live(segment, tag >> TAG_INDEX_SHIFT, offset, place)
+
+
+cdef inline bint segment_slot_is_live(const segment_t* segment, uint32_t index, size_t offset,
+                                      place_t* place) noexcept nogil:
+    """Find the live slot that starts at an offset inside a slab."""
+    cdef const slab_t* slab = &segment.slabs.slab[index]
+    cdef uint32_t slot = slab_slot(&segment.slabs, index, offset)
     if slot == NO_SLOT or not slot_is_live(slab, slot):
         return False
     place.tier = TIER_SLAB
@@ -191,7 +235,7 @@ cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t 
 
     A slot goes back to its slab, so `owner` is the slab's or nobody.
     """
-    tier_leave(segment, place.tier, place.used, place.requested)
+    place_leave(segment, place)
     if place.tier != TIER_SLAB:
         segment_free_block(segment, place, owner, batch)
         return

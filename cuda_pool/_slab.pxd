@@ -2,11 +2,13 @@
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
+from cuda_pool._heap cimport heap_t
 from cuda_pool._owner cimport owner_t, view_t
 
 cdef enum:
     NO_SLAB = 0                     # end of a list: record 0 is never used
     NO_SLOT = 0x7FFFFFFF            # a slab has fewer slots
+    NO_HELD = 0                     # end of a list of held blocks: record 0 is never used
 
 cdef enum:
     SLAB_UNIT = 64                  # bytes; every slot size is a multiple
@@ -14,6 +16,7 @@ cdef enum:
     SLAB_BYTES_MAX = 1 << 20        # growth with demand stops here
     SLAB_CLASSES_MAX = 512
     SLOT_CANDIDATES = 64
+    SLAB_PADDING = 5                # words that make a record two cache lines, as a heap: see there
 
 ctypedef int slab_list_t
 
@@ -67,24 +70,35 @@ ctypedef struct slab_t:
     uint32_t colour                 # bytes that the first slot is moved up (debug)
     slot_t* slot
     uint64_t* live                  # a bit per slot
+    uint64_t padding[SLAB_PADDING]
 
+# A heap's lock guards the lists of its owner, the slabs on them and their slots; the owner and the number of records
+# change with the pool's lock held as well. What is not an owner's is guarded by that alone.
 ctypedef struct slabs_t:
     size_t max                      # largest slot size, 0: no slabs
+    size_t table_max                # largest request whose class is in the table, 0: none
     int classes
     size_class_t* size_class
     int owners                      # owners from here on have nothing
-    slab_lists_t* lists             # of owner o and class c: lists[o * classes + c]
+    heap_t* heap                    # per owner
+    slab_lists_t* lists             # of owner o and class c: lists[o * stride + c]
+    int stride
     uint16_t* table                 # class of the smallest slot that holds n * SLAB_UNIT bytes
-    slab_t* slab                    # records; an index is stable, the array may move
+    slab_t* slab                    # records, that never move: they are looked at without a lock, too
     uint32_t capacity
     uint32_t made
     uint32_t spare                  # chain of returned records, along `next`
     bint colouring
     uint32_t colour_next
 
-# Sizes ascend, are multiples of SLAB_UNIT, and number at most SLAB_CLASSES_MAX. 0 when the host has no memory.
-cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, bint colouring) noexcept nogil
+# Sizes ascend, are multiples of SLAB_UNIT, and number at most SLAB_CLASSES_MAX; there will be at most `most` slabs. 0
+# when the host has no memory.
+cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most, bint colouring) noexcept nogil
+# Give all memory back but what is looked at without a lock, which is zeros from here on.
+cdef void slabs_close(slabs_t* slabs) noexcept nogil
 cdef void slabs_destroy(slabs_t* slabs) noexcept nogil
+# Is there a record for one more slab?
+cdef bint slabs_have_record(const slabs_t* slabs) noexcept nogil
 
 # The class whose slots hold nbytes (1 <= nbytes <= max) at multiples of `alignment`, or -1.
 cdef int slabs_class(const slabs_t* slabs, size_t nbytes, size_t alignment) noexcept nogil
@@ -107,7 +121,7 @@ cdef inline bint slot_is_live(const slab_t* slab, uint32_t slot) noexcept nogil:
     return slab.live[slot >> 6] >> (slot & 63) & 1
 
 cdef inline slab_lists_t* slabs_of(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
-    return &slabs.lists[owner * slabs.classes + size_class]
+    return &slabs.lists[owner * slabs.stride + size_class]
 
 
 cdef inline uint32_t slabs_available(const slab_lists_t* lists) noexcept nogil:
@@ -158,6 +172,12 @@ cdef inline bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noex
     cdef slab_t* slab = &slabs.slab[index]
     slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
     return slot_push(slabs, index, slot)
+
+
+cdef inline bint slab_would_be_spare(const slabs_t* slabs, uint32_t index) noexcept nogil:
+    """Would the return of a slot make a second empty slab of its lists?"""
+    cdef const slab_t* slab = &slabs.slab[index]
+    return slab.used == 1 and slab.lists.empty != index and slabs_empty(slabs, slab.lists) != NO_SLAB
 
 
 cdef inline bint slot_push(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:

@@ -1,8 +1,9 @@
-"""The struct of a pool, its lock, and what is done under the lock."""
+"""The struct of a pool, its locks, and what is done under them."""
 
 from libc.stdint cimport uint32_t
 
 from cuda_pool._driver cimport cudaEvent_t, driver_t
+from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._order cimport order_t, stream_freed
@@ -48,11 +49,16 @@ ctypedef struct leaving_t:
     size_t used                     # bytes
     leaving_t* next
 
-# `lock` guards every field from `closed` down; those above are set once, by pool_open(). `slow` is held, before `lock`,
-# by calls that ask the driver about streams: it keeps events and the identity of streams as they are meanwhile.
+# Locks, in the order in which they are taken; none but the first is held while the driver is called.
+#   slow    by calls that ask the driver about streams: keeps events and the identity of streams as they are meanwhile
+#   lock    guards every field from `closed` down, and the two upper tiers
+#   heaps   one per owner, by rising index: guards the slabs of that owner, see slab_t
+# The shortest paths hold one heap's lock alone (_front.pxd), or `lock` alone (blocks of the two upper tiers). Whatever
+# those read without `lock` or without their heap's lock changes only while all of them are held, by enter(): that is
+# who is which stream, captures, batches and `closed`. Words that may be read without any are written as in _relaxed.
+# Fields above `closed` are set once, by pool_open().
 # Invariants, asserted by pool_check():
 #   requested <= used <= reserved <= capacity;  each is at most its high-water mark
-#   used, requested == sums over the tiers;  alloc_count - free_count == live blocks
 #   helds.bytes == segment.held
 ctypedef struct pool_t:
     lock_t lock
@@ -67,14 +73,10 @@ ctypedef struct pool_t:
     size_t base                     # its first address that is a multiple of MID_UNIT
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
     lock_t slow
+    heap_t* heaps                   # those of the segment; NULL while the pool was never open
     bint closed
+    int heaps_held                  # by enter()
     segment_t segment
-    size_t used
-    size_t used_high
-    size_t requested
-    size_t requested_high
-    size_t alloc_count
-    size_t free_count
     size_t oom_count
     leaving_t* leaving
     order_t order
@@ -112,7 +114,40 @@ cdef const char* state_check(const pool_t* pool) noexcept nogil
 
 
 cdef inline int enter(pool_t* pool) noexcept nogil:
-    """Take the lock of an open pool; on any other status it is not held."""
+    """Take `lock` and those of all heaps of an open pool; on any other status none is held."""
+    cdef int status = enter_lock(pool)
+    if status == STATUS_OK:
+        heaps_acquire(pool)
+    return status
+
+
+cdef inline void leave(pool_t* pool) noexcept nogil:
+    leave_all(pool)
+
+
+cdef inline void enter_all(pool_t* pool) noexcept nogil:
+    """The same, whether the pool is open or not."""
+    lock_acquire(&pool.lock)
+    heaps_acquire(pool)
+
+
+cdef inline void leave_all(pool_t* pool) noexcept nogil:
+    cdef int owner
+    for owner in range(LEGACY, pool.heaps_held):
+        lock_release(&pool.heaps[owner].lock)
+    lock_release(&pool.lock)
+
+
+cdef inline void heaps_acquire(pool_t* pool) noexcept nogil:
+    """Records that are made meanwhile have no slabs, and nobody else can name them."""
+    cdef int owner
+    for owner in range(LEGACY, pool.order.streams):
+        lock_acquire(&pool.heaps[owner].lock)
+    pool.heaps_held = pool.order.streams
+
+
+cdef inline int enter_lock(pool_t* pool) noexcept nogil:
+    """Take `lock` alone: enough for blocks of the mid and the buddy tier, for events, and to look at streams."""
     if pool.generation != pool.forks[0]:        # first: another thread of the parent may have held the lock at the fork
         return STATUS_FORKED
     lock_acquire(&pool.lock)
@@ -122,22 +157,8 @@ cdef inline int enter(pool_t* pool) noexcept nogil:
     return STATUS_CLOSED
 
 
-cdef inline void leave(pool_t* pool) noexcept nogil:
+cdef inline void leave_lock(pool_t* pool) noexcept nogil:
     lock_release(&pool.lock)
-
-
-cdef inline void count_alloc(pool_t* pool, size_t nbytes, size_t used) noexcept nogil:
-    pool.alloc_count += 1
-    pool.used += used
-    pool.requested += nbytes
-    pool.used_high = max(pool.used_high, pool.used)
-    pool.requested_high = max(pool.requested_high, pool.requested)
-
-
-cdef inline void count_free(pool_t* pool, const place_t* place) noexcept nogil:
-    pool.free_count += 1
-    pool.used -= place.used
-    pool.requested -= place.requested
 
 
 cdef inline owner_t captured(const pool_t* pool, owner_t owner) noexcept nogil:
@@ -157,7 +178,6 @@ cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
         if status == STATUS_OUT_OF_MEMORY and is_shared(pool):
             status = alloc_shared_locked(pool, owner, nbytes, alignment, ptr)
         return status
-    count_alloc(pool, nbytes, used)
     ptr[0] = <void*>(pool.base + offset)
     if pool.order.captures != 0:
         claim_locked(pool, owner, offset)
@@ -189,7 +209,6 @@ cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:
     if place.tier != TIER_SLAB or pool.uses.count != 0:
         return free_found_locked(pool, ptr, &place)
     segment_free(&pool.segment, &place, place.owner, 0)
-    count_free(pool, &place)
     return STATUS_OK
 
 
@@ -203,5 +222,4 @@ cdef inline int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexce
         return free_async_found_locked(pool, ptr, &place, owner)
     segment_free(&pool.segment, &place, owner, pool.order.batch)
     stream_freed(&pool.order, owner, place.used)
-    count_free(pool, &place)
     return STATUS_OK

@@ -19,7 +19,7 @@ ctypedef struct use_t:
 ctypedef struct uses_t:
     use_t* use                      # an entry moves when another is added or removed
     uint32_t places                 # a power of two, or 0
-    uint32_t count
+    uint32_t count                  # is looked at without the lock, too
 
 cdef void uses_destroy(uses_t* uses) noexcept nogil
 cdef use_t* uses_find(const uses_t* uses, size_t offset) noexcept nogil            # NULL if there is none

@@ -23,9 +23,10 @@ class PoolStats:
     reserved, reserved_high : int
         What it holds from the device, and the highest value so far.
     used, used_high : int
-        What live blocks occupy, rounding included.
+        What live blocks occupy, rounding included, and the highest value seen.
     requested, requested_high : int
-        What was asked for in live blocks.
+        What was asked for in live blocks, and the highest value seen. Both of these marks are exact while the small
+        blocks of one stream only are live; with those of several, a short peak of small blocks may be missed.
     pending : int
         Free, and at once reusable by one stream only, as far as the pool knows; part of `free`.
     free : int

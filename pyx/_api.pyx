@@ -12,13 +12,14 @@ from cuda_pool._buffer cimport Buffer, buffer_wrap
 from cuda_pool._capture cimport capture_make
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
 from cuda_pool._gate cimport status_raise
+from cuda_pool._heap cimport tally_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
-    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_find_stream, pool_forget_stream,
-    pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed, pool_mem_info,
-    pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_size_of, pool_stats_t, pool_try_alloc_as,
-    pool_try_free, pool_try_free_async_as)
-from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t, tier_stats_t
+    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_find_stream,
+    pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed,
+    pool_mem_info, pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_size_of, pool_stats_t,
+    pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
+from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_OK, STATUS_WOULD_WAIT, status_code)
@@ -450,6 +451,8 @@ cdef class Pool:
             forget(self)
             with nogil:
                 pool_close(self.handle)
+            if pool_is_closed(self.handle):         # a child process leaves what its parent may have been changing
+                pool_destroy(self.handle)
             free(self.handle)
 
     cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
@@ -604,5 +607,5 @@ cdef int forget(Pool pool) except -1:
     return 0
 
 
-cdef object tier_stats(tier_stats_t tier):
-    return TierStats(blocks=tier.blocks, used=tier.used, requested=tier.requested)
+cdef object tier_stats(tally_t tier):
+    return TierStats(blocks=tier.allocs - tier.frees, used=tier.used, requested=tier.requested)

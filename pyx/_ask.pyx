@@ -11,7 +11,7 @@ from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_EVENT_CREATE, UPSTREAM_EVENT_DESTROY, UPSTREAM_EVENT_QUERY,
     UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
     UPSTREAM_MALLOC, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_SYNCHRONIZE,
-    UPSTREAM_WAIT_EVENT, enter, leave, upstream_t)
+    UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
 from cuda_pool._status cimport STATUS_OK, status_code, status_cuda
 
 cdef enum:
@@ -186,10 +186,10 @@ cdef const char* ask_call_name(int call) noexcept nogil:
 
 cdef int ask_begin(pool_t* pool, int* previous) noexcept nogil:
     """Make the pool's device current for a driver call, which only an open pool of this process makes."""
-    cdef int status = enter(pool)
+    cdef int status = enter_lock(pool)
     if status != STATUS_OK:
         return status
-    leave(pool)
+    leave_lock(pool)
     return status_cuda(device_enter(pool.driver, pool.device, previous), UPSTREAM_SET_DEVICE)
 
 

@@ -20,8 +20,9 @@ from cuda_pool._buddy cimport (
     NO_BLOCK, buddy_alloc, buddy_destroy, buddy_hold, buddy_init, buddy_release, buddy_t)
 from cuda_pool._mid cimport (
     MID_UNIT, MID_USED, NO_MID, mid_destroy, mid_extend, mid_find, mid_free, mid_init, mid_reserve, mid_t, mid_take)
+from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport NOBODY
-from cuda_pool._pool cimport pool_alloc, pool_free, pool_t
+from cuda_pool._pool cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as, pool_t
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, slab_return, slab_slot, slab_take, slabs_available, slabs_class, slabs_destroy, slabs_init,
     slabs_make, slabs_of, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
@@ -57,9 +58,17 @@ ctypedef struct step_t:
     uint32_t place
 
 # A live block, as its allocator's free wants it; address 0 while there is none.
+cdef enum:
+    SLABS = 1 << 22             # that the slab tier alone may make
+
 ctypedef struct held_t:
     uintptr_t address
     uint32_t slab               # slab tier only
+
+# A pool as one stream sees it.
+ctypedef struct pool_stream_t:
+    pool_t* pool
+    stream_ref_t stream
 
 # The slab tier alone: a new slab lies behind the last one.
 ctypedef struct slab_tier_t:
@@ -74,6 +83,7 @@ ctypedef struct nothing_t:
 
 ctypedef fused allocator_t:
     pool_t
+    pool_stream_t
     slab_tier_t
     mid_t
     buddy_t
@@ -195,6 +205,32 @@ cdef class PoolLoop(Loop):
         release_all(self.pool.handle, self.held, self.live)
 
 
+cdef class StreamLoop(Loop):
+    """The same on one stream, whose order the frees are in: threads with loops on several streams of a pool meet there.
+
+    `stream` is a stream that stays one: 0, 2 if the loop runs in the thread that made it, an object, or a handle that
+    the pool holds.
+    """
+
+    cdef readonly Pool pool
+    cdef pool_stream_t on
+
+    def __cinit__(self, Workload workload, Pool pool not None, stream):
+        self.pool = pool
+        self.on.pool = pool.handle
+        pool.streams.find(stream, &self.on.stream)
+
+    def __dealloc__(self):
+        if self.pool is not None:
+            self.drop()
+
+    cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
+        return replace(&self.on, self.held, step, end)
+
+    cdef void drop(self) noexcept nogil:
+        release_all(&self.on, self.held, self.live)
+
+
 cdef class SlabLoop(Loop):
     """The slab tier through its own functions, with the usual classes up to the workload's largest size."""
 
@@ -206,7 +242,7 @@ cdef class SlabLoop(Loop):
         for index, size in enumerate(classes):
             sizes[index] = size
         self.tier.end = ALIGN           # no slot at 0
-        if not slabs_init(&self.tier.slabs, sizes, <int>len(classes), False):
+        if not slabs_init(&self.tier.slabs, sizes, <int>len(classes), SLABS, False):
             raise MemoryError("the host has no memory left for a slab tier")
 
     def __dealloc__(self):
@@ -405,6 +441,8 @@ cdef inline int acquire(allocator_t* allocator, uint32_t nbytes, held_t* held) n
     """Return 0, or not: then held.address is 0."""
     if allocator_t is pool_t:
         return pool_alloc(allocator, nbytes, ALIGN, NULL, <void**>&held.address)
+    elif allocator_t is pool_stream_t:
+        return pool_alloc_as(allocator.pool, nbytes, ALIGN, &allocator.stream, <void**>&held.address)
     elif allocator_t is slab_tier_t:
         return slot_acquire(allocator, nbytes, held)
     elif allocator_t is mid_t:
@@ -423,6 +461,8 @@ cdef inline int release(allocator_t* allocator, held_t* held) noexcept nogil:
     """Return 0, also where nothing is held."""
     if allocator_t is pool_t:
         return pool_free(allocator, <void*>held.address)
+    elif allocator_t is pool_stream_t:
+        return pool_free_async_as(allocator.pool, <void*>held.address, &allocator.stream)
     elif allocator_t is slab_tier_t:
         return slot_release(allocator, held)
     elif allocator_t is mid_t:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport realloc
+from posix.stdlib cimport posix_memalign
 from libc.string cimport memset
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -12,10 +13,12 @@ cdef extern from "<sys/mman.h>" nogil:
     enum: MAP_NORESERVE
     void* MAP_FAILED
     void* mmap(void*, size_t, int, int, int, long)
+    enum: MADV_DONTNEED
     int munmap(void*, size_t)
+    int madvise(void*, size_t, int)
 
 cdef enum:
-    CACHE_LINE = 64
+    HOST_PAGE = 4096
 
 
 cdef void* host_map(size_t nbytes, int colour) noexcept nogil:
@@ -27,6 +30,20 @@ cdef void* host_map(size_t nbytes, int colour) noexcept nogil:
 cdef void host_unmap(void* start, size_t nbytes, int colour) noexcept nogil:
     if start != NULL:
         munmap(<char*>start - colour * CACHE_LINE, nbytes + colour * CACHE_LINE)
+
+
+cdef void host_clear(void* start, size_t nbytes) noexcept nogil:
+    cdef size_t low = <size_t>start, end = low + nbytes, first = low + HOST_PAGE - 1 & -HOST_PAGE
+    if start == NULL:
+        return
+    if first >= end or madvise(<void*>first, end - first, MADV_DONTNEED) != 0:
+        first = end
+    memset(start, 0, first - low)
+
+
+cdef void* host_align(size_t alignment, size_t nbytes) noexcept nogil:
+    cdef void* start = NULL
+    return start if posix_memalign(&start, alignment, nbytes) == 0 else NULL
 
 
 cdef int host_grow(void** items, size_t size, uint32_t* capacity, uint32_t wanted) noexcept nogil:

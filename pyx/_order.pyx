@@ -9,6 +9,7 @@ from libc.string cimport memset
 
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, later_batch
+from cuda_pool._relaxed cimport set_u16
 
 # In this module only: another that included it would count threads of its own.
 cdef extern from * nogil:
@@ -56,7 +57,7 @@ cdef owner_t order_search(order_t* order, cudaStream_t handle) noexcept nogil:
     for at in range(LEGACY + 1, order.streams):
         stream = &order.stream[at]
         if stream.handle == handle and is_named(stream, thread):
-            order.lookup[lookup_slot(handle)] = <owner_t>at
+            set_u16(&order.lookup[lookup_slot(handle)], <owner_t>at)
             return <owner_t>at
     return NOBODY
 

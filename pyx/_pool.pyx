@@ -1,7 +1,7 @@
-"""A pool: one segment behind a lock, the streams that its blocks are freed on, and the calls it makes to the driver.
+"""A pool: one segment behind its locks, the streams that its blocks are freed on, and the calls it makes to the driver.
 
-What a call does without the driver it does under `lock`, and at once. Where that is not enough, the slow paths here
-take `slow`, under which the driver may be asked, and let go of `lock` first.
+Each call tries the shortest path first: with one heap's lock, then with `lock`, then with all of them. Where the driver
+has to be asked, the slow paths here take `slow`, and let go of the others first.
 """
 
 from libc.stdint cimport uint32_t, uintptr_t
@@ -11,9 +11,11 @@ from cuda_pool._ask cimport (
     ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_stream_done, ask_zero)
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
+from cuda_pool._front cimport front_alloc, front_free, front_free_async
+from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
-from cuda_pool._lock cimport flag_get, flag_set, lock_acquire, lock_release, sched_yield
+from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
@@ -21,13 +23,17 @@ from cuda_pool._order cimport (
     stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._room cimport segment_largest_free
+from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
 from cuda_pool._segment cimport (
-    place_t, segment_admit, segment_destroy, segment_init, segment_is_live, segment_metadata, segment_pending)
+    TIERS, TIER_SLAB, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy, segment_free_bytes,
+    segment_highs, segment_init, segment_is_live, segment_is_upper, segment_metadata, segment_note_highs,
+    segment_pending, segment_tally, segment_total)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    captured, enter, find_locked, fork_counter, free_async_locked, free_locked, is_leaving, leave, leave_locked,
-    leaving_t, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
+    captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked, free_locked, heaps_acquire,
+    is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, record_use_locked, renew_batches_locked,
+    serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
@@ -70,8 +76,10 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
         return STATUS_HOST_MEMORY
     segment_admit(&pool.segment, LEGACY)
     lock_acquire(&pool.lock)                    # others may be waiting for it to open
-    flag_set(&pool.closed, False)
-    lock_release(&pool.lock)
+    set_pointer(<void**>&pool.heaps, pool.segment.slabs.heap)
+    heaps_acquire(pool)
+    set_flag(&pool.closed, False)
+    leave_all(pool)
     return STATUS_OK
 
 
@@ -87,8 +95,13 @@ cdef void pool_abandon(pool_t* pool) noexcept nogil:
     shut_down(pool)
 
 
+cdef void pool_destroy(pool_t* pool) noexcept nogil:
+    segment_destroy(&pool.segment)
+    pool.heaps = NULL
+
+
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil:
-    return flag_get(&pool.closed)
+    return get_flag(&pool.closed)
 
 
 cdef bint shut_down(pool_t* pool) noexcept nogil:
@@ -98,21 +111,21 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
             return False
         leave(pool)
         lock_acquire(&pool.slow)
-        lock_acquire(&pool.lock)
+        enter_all(pool)
         if pool.closed:
-            lock_release(&pool.lock)
+            leave_all(pool)
             lock_release(&pool.slow)
             return False
         if pool.leaving == NULL and pool.waits == 0:
             break
-        lock_release(&pool.lock)    # a call is in the middle of a driver call on the region
+        leave_all(pool)             # a call is in the middle of a driver call on the region
         lock_release(&pool.slow)
         sched_yield()
-    flag_set(&pool.closed, True)
-    lock_release(&pool.lock)
+    set_flag(&pool.closed, True)
+    leave_all(pool)
     spare_all_events(pool)
     lock_release(&pool.slow)
-    segment_destroy(&pool.segment)
+    segment_close(&pool.segment)    # threads may be about to look whose slot an address is: pool_destroy() does the rest
     order_destroy(&pool.order)
     helds_destroy(&pool.helds)
     uses_destroy(&pool.uses)
@@ -139,6 +152,10 @@ cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const 
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
+    if front_alloc(pool, stream, nbytes, alignment, ptr):
+        return STATUS_OK
+    if try_alloc_large(pool, nbytes, alignment, stream, ptr):
+        return STATUS_OK
     status = enter(pool)
     if status != STATUS_OK:
         return status
@@ -149,6 +166,23 @@ cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const 
         status = STATUS_WOULD_WAIT
     leave(pool)
     return status
+
+
+cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                          void** ptr) noexcept nogil:
+    """Serve a request from the two upper tiers, for which no heap is locked; False, and nothing changed, otherwise."""
+    cdef owner_t owner
+    cdef size_t offset = 0, used = 0
+    cdef bint done = False
+    if enter_lock(pool) != STATUS_OK:
+        return False
+    owner = known_locked(pool, stream)
+    if nbytes > pool.segment.slabs.max and pool.order.captures == 0 and may_reuse(pool, owner, stream):
+        done = segment_alloc_large(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
+    leave_lock(pool)
+    if done:
+        ptr[0] = <void*>(pool.base + offset)
+    return done
 
 
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
@@ -169,13 +203,27 @@ cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status
     if ptr == NULL:
         return STATUS_OK
+    if front_free(pool, ptr):
+        return STATUS_OK
     if pool.scrub:
         return STATUS_WOULD_WAIT
-    status = enter(pool)
+    status = enter_for(pool, ptr)
     if status == STATUS_OK:
         status = free_locked(pool, ptr)
-        leave(pool)
+        leave_all(pool)
     return status
+
+
+cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
+    """Take the locks that a block's free needs: `lock` alone, unless it is a slot, or no block at all."""
+    cdef size_t offset = <size_t>ptr - pool.base
+    cdef int status = enter_lock(pool)
+    if status != STATUS_OK:
+        return status
+    pool.heaps_held = 0
+    if offset >= pool.segment.size or not segment_is_upper(&pool.segment, offset):
+        heaps_acquire(pool)
+    return STATUS_OK
 
 
 cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
@@ -191,17 +239,20 @@ cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream)
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef owner_t owner
     cdef int status
-    if ptr == NULL:
+    if ptr == NULL or front_free_async(pool, ptr, stream):
         return STATUS_OK
-    status = enter(pool)
+    status = enter_for(pool, ptr)
     if status != STATUS_OK:
         return status
-    owner = named_locked(pool, stream)
+    owner = known_locked(pool, stream)
+    if owner == NOBODY and pool.heaps_held == 0:    # a record may have to be made
+        heaps_acquire(pool)
+        owner = named_locked(pool, stream)
     if is_sure(pool, owner, stream):
         status = try_free_async_locked(pool, ptr, owner)
     else:
         status = STATUS_WOULD_WAIT
-    leave(pool)
+    leave_all(pool)
     return status
 
 
@@ -258,12 +309,12 @@ cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
 cdef owner_t find_again(pool_t* pool, cudaStream_t stream, uint32_t* batch, bint* another) noexcept nogil:
     """Find the record of a stream, which may be another stream's, and end the batch that is being freed."""
     cdef owner_t owner
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     owner = order_find(&pool.order, stream)
     another[0] = can_be_another(&pool.order.stream[owner])
     batch[0] = pool.order.batch
     pool.order.batch += 1
-    lock_release(&pool.lock)
+    leave_all(pool)
     return owner
 
 
@@ -288,10 +339,10 @@ cdef void legacy_done(pool_t* pool, uint32_t batch) noexcept nogil:
         event = order_pass_mark(&pool.order, LEGACY)
         lock_release(&pool.lock)
         ask_keep_event(pool, event)
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     stream.done = batch
     settle_locked(pool)
-    lock_release(&pool.lock)
+    leave_all(pool)
 
 
 cdef int pool_hold_stream(pool_t* pool, cudaStream_t stream) noexcept nogil:
@@ -407,9 +458,9 @@ cdef int pool_release_capture(pool_t* pool, owner_t capture, const cudaStream_t*
         if status == STATUS_OK and owner == NOBODY:     # no record for it: its work is waited for instead
             status = ask_stream_done(pool, last[0])
     if status == STATUS_OK:
-        lock_acquire(&pool.lock)
+        enter_all(pool)
         leave_locked(pool, capture, owner)
-        lock_release(&pool.lock)
+        leave_all(pool)
     lock_release(&pool.slow)
     return status
 
@@ -447,24 +498,28 @@ cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 
 
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
+    cdef tally_t total
     cdef int status = enter(pool)
+    cdef int tier
     memset(out, 0, sizeof(pool_stats_t))
     if status != STATUS_OK:
         return status
+    total = segment_total(&pool.segment)
     out.capacity = pool.reserved
     out.reserved = pool.reserved
     out.reserved_high = pool.reserved
-    out.used = pool.used
-    out.used_high = pool.used_high
-    out.requested = pool.requested
-    out.requested_high = pool.requested_high
+    out.used = total.used
+    out.requested = total.requested
+    segment_note_highs(&pool.segment)
+    segment_highs(&pool.segment, &out.used_high, &out.requested_high)
     out.pending = segment_pending(&pool.segment)
-    out.alloc_count = pool.alloc_count
-    out.free_count = pool.free_count
+    out.alloc_count = total.allocs
+    out.free_count = total.frees
     out.oom_count = pool.oom_count
-    out.free = pool.segment.size - pool.used
+    out.free = pool.segment.size - total.used
     out.largest_free = segment_largest_free(&pool.segment)
-    memcpy(out.tier, pool.segment.tier, sizeof(out.tier))
+    for tier in range(TIER_SLAB, TIERS):
+        out.tier[tier] = segment_tally(&pool.segment, tier)
     memcpy(out.upstream, pool.upstream, sizeof(out.upstream))
     leave(pool)
     return STATUS_OK
@@ -504,7 +559,7 @@ cdef void pool_ignore_streams(pool_t* pool) noexcept nogil:
         leave(pool)
 
 
-# Under the lock
+# Under the locks
 
 cdef inline int alloc_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
     cdef int status
@@ -518,7 +573,7 @@ cdef inline int alloc_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
 
 cdef int refuse_locked(pool_t* pool, owner_t owner, size_t nbytes) noexcept nogil:
     """Is a request hopeless, or could the driver help?"""
-    if pool.order.stream[owner].kind != STREAM_CAPTURE and nbytes <= pool.segment.size - pool.used:
+    if pool.order.stream[owner].kind != STREAM_CAPTURE and nbytes <= segment_free_bytes(&pool.segment):
         if pool.helds.bytes != 0 or order_any_pending(&pool.order, owner):
             return STATUS_WOULD_WAIT
     pool.oom_count += 1
@@ -527,13 +582,25 @@ cdef int refuse_locked(pool_t* pool, owner_t owner, size_t nbytes) noexcept nogi
 
 cdef int try_free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef size_t unmarked
     cdef place_t place
     if pool.scrub or owner == NOBODY:
         return STATUS_WOULD_WAIT
     if stream_can_vanish(stream) and find_locked(pool, ptr, &place) == STATUS_OK:
-        if is_worth_an_event(pool, stream, stream.unmarked + place.used):
+        unmarked = stream.unmarked + place.used
+        if pool.heaps_held != 0:
+            unmarked += pool.heaps[owner].unmarked
+        if is_worth_an_event(pool, stream, unmarked):
             return STATUS_WOULD_WAIT
+    if pool.heaps_held != 0:
+        count_unmarked(pool, owner)
     return free_async_locked(pool, ptr, captured(pool, owner))
+
+
+cdef inline void count_unmarked(pool_t* pool, owner_t owner) noexcept nogil:
+    """Count what was freed on the stream with its heap's lock alone."""
+    pool.order.stream[owner].unmarked += pool.heaps[owner].unmarked
+    pool.heaps[owner].unmarked = 0
 
 
 cdef inline bint is_worth_an_event(const pool_t* pool, const stream_t* stream, size_t unmarked) noexcept nogil:
@@ -558,6 +625,13 @@ cdef inline owner_t named_locked(pool_t* pool, const stream_ref_t* stream) noexc
     """The record of a stream, or NOBODY if it has none any more."""
     if stream.owner == NOBODY:
         return stream_locked(pool, stream.handle)
+    return stream.owner if ref_is_valid(&pool.order, stream) else <owner_t>NOBODY
+
+
+cdef inline owner_t known_locked(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
+    """The same with `lock` alone, under which no record is made."""
+    if stream.owner == NOBODY:
+        return order_find(&pool.order, stream.handle)
     return stream.owner if ref_is_valid(&pool.order, stream) else <owner_t>NOBODY
 
 
@@ -603,10 +677,10 @@ cdef int slow_enter(pool_t* pool) noexcept nogil:
 cdef void renew_batches(pool_t* pool) noexcept nogil:
     """Where frees go on meanwhile, the next call tries again: there are as many batches left as were used."""
     if not is_capturing(pool) and wait_for_all(pool) == STATUS_OK:
-        lock_acquire(&pool.lock)
+        enter_all(pool)
         if not pool.closed and pool.waits == 0:     # one that waits has a batch in mind
             renew_batches_locked(pool)
-        lock_release(&pool.lock)
+        leave_all(pool)
 
 
 cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
@@ -692,6 +766,7 @@ cdef int free_async_marking(pool_t* pool, void* ptr, owner_t owner, cudaStream_t
     if status != STATUS_OK:
         return status
     status = free_async_locked(pool, ptr, captured(pool, owner))
+    count_unmarked(pool, owner)
     worth_marking = status == STATUS_OK and is_worth_marking(pool, &pool.order.stream[owner])
     leave(pool)
     if worth_marking:
@@ -736,7 +811,7 @@ cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil
         block.ptr = ptr
         block.used = place.used
         block.next = pool.leaving
-        pool.leaving = block
+        set_pointer(<void**>&pool.leaving, block)
     leave(pool)
     return status
 
@@ -744,15 +819,15 @@ cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil
 cdef int leaving_end(pool_t* pool, leaving_t* block, int status, owner_t owner) noexcept nogil:
     """Free the block for anyone, or in the order of a stream; on an error it stays live."""
     cdef leaving_t** link = &pool.leaving
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     while link[0] != block:
         link = &link[0].next
-    link[0] = block.next
+    set_pointer(<void**>link, block.next)
     if status == STATUS_OK and owner == NOBODY:
         status = free_locked(pool, block.ptr)
     elif status == STATUS_OK:
         status = free_async_locked(pool, block.ptr, captured(pool, owner))
-    lock_release(&pool.lock)
+    leave_all(pool)
     return status
 
 

@@ -8,17 +8,19 @@ from cuda_pool._buddy cimport (
     BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_metadata, buddy_pass_on,
     buddy_release, buddy_rename)
-from cuda_pool._hostmem cimport host_map, host_unmap
+from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
+from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
     mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
+from cuda_pool._relaxed cimport set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
     NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_class,
-    slabs_destroy, slabs_empty, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_unmake, slabs_wanted,
-    slot_hold, slot_is_live, slot_release, slot_retake)
+    slabs_close, slabs_destroy, slabs_empty, slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass_on,
+    slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -46,19 +48,73 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     if (segment.tag == NULL or not buddy_init(&segment.buddy, <uint32_t>units)
             or not mid_init(&segment.mid, <uint32_t>(units * (settings.min_block // MID_UNIT)),
                             <uint32_t>(segment.size // MID_UNIT))
-            or not slabs_init(&segment.slabs, settings.size_classes, settings.classes, settings.colouring)):
+            or not slabs_init(&segment.slabs, settings.size_classes, settings.classes, segment.granules,
+                              settings.colouring)):
         segment_destroy(segment)
         return 0
     segment.mid.good_fit = settings.good_fit
     return 1
 
 
-cdef void segment_destroy(segment_t* segment) noexcept nogil:
-    slabs_destroy(&segment.slabs)
+cdef void segment_close(segment_t* segment) noexcept nogil:
+    slabs_close(&segment.slabs)
     mid_destroy(&segment.mid)
     buddy_destroy(&segment.buddy)
+    host_clear(segment.tag, segment.granules * sizeof(uint32_t))
+
+
+cdef void segment_destroy(segment_t* segment) noexcept nogil:
+    segment_close(segment)
+    slabs_destroy(&segment.slabs)
     host_unmap(segment.tag, segment.granules * sizeof(uint32_t), TAG_COLOUR)
     segment.tag = NULL
+
+
+cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil:
+    cdef tally_t tally
+    cdef int owner
+    memset(&tally, 0, sizeof(tally))
+    if tier == TIER_MID:
+        tally_add(&tally, &segment.mid_tally)
+    elif tier == TIER_BUDDY:
+        tally_add(&tally, &segment.buddy_tally)
+    else:
+        for owner in range(segment.slabs.owners):
+            tally_add(&tally, &segment.slabs.heap[owner].tally)
+    return tally
+
+
+cdef tally_t segment_total(const segment_t* segment) noexcept nogil:
+    cdef tally_t total = segment_tally(segment, TIER_SLAB)
+    tally_add(&total, &segment.mid_tally)
+    tally_add(&total, &segment.buddy_tally)
+    return total
+
+
+cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil:
+    return segment.size - segment_total(segment).used
+
+
+cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil:
+    cdef int owner
+    used[0] = segment.used_high
+    requested[0] = segment.requested_high
+    for owner in range(segment.slabs.owners):
+        used[0] = max(used[0], segment.slabs.heap[owner].used_high)
+        requested[0] = max(requested[0], segment.slabs.heap[owner].requested_high)
+    used[0] = min(used[0], segment.size)            # a heap may have seen a block both where it was and where it is
+    requested[0] = min(requested[0], used[0])
+
+
+cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, size_t requested) noexcept nogil:
+    tally_enter(tally, used, requested)
+    segment_note_highs(segment)
+
+
+cdef void segment_note_highs(segment_t* segment) noexcept nogil:
+    cdef tally_t total = segment_total(segment)
+    segment.used_high = max(segment.used_high, total.used)
+    segment.requested_high = max(segment.requested_high, total.requested)
 
 
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
@@ -132,7 +188,22 @@ cdef int alloc_any(segment_t* segment, owner_t owner, const view_t* view, size_t
     cdef int status = STATUS_OUT_OF_MEMORY
     if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = alloc_slot(segment, owner, view, nbytes, alignment, offset, used)
-    elif nbytes > segment.mid_max:
+        if status != STATUS_OUT_OF_MEMORY:
+            return status
+    return alloc_block_or_run(segment, owner, view, nbytes, alignment, offset, used)
+
+
+cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                             size_t* used) noexcept nogil:
+    if nbytes > segment.size or alignment > segment.size:
+        return STATUS_OUT_OF_MEMORY
+    return alloc_block_or_run(segment, owner, NULL, nbytes, alignment, offset, used)
+
+
+cdef int alloc_block_or_run(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
+                            size_t* offset, size_t* used) noexcept nogil:
+    cdef int status = STATUS_OUT_OF_MEMORY
+    if nbytes > segment.mid_max:
         status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
         if status == STATUS_OUT_OF_MEMORY and shed_edge(segment):
             status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
@@ -262,7 +333,7 @@ cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexc
 
 
 cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
-    tier_leave(segment, place.tier, place.used, place.requested)
+    place_leave(segment, place)
     segment.held += place.used
     if place.tier == TIER_SLAB:
         slot_hold(&segment.slabs, place.index, place.slot)
@@ -288,7 +359,7 @@ cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner
 cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil:
     segment.held -= place.used
     slot_retake(&segment.slabs, place.index, place.slot, nbytes)
-    tier_enter(segment, TIER_SLAB, place.used, nbytes)
+    slot_enter(segment, segment.slabs.slab[place.index].owner, place.used, nbytes)     # it may be another's by now
     return segment_offset(segment, place)
 
 
@@ -337,7 +408,6 @@ cdef int alloc_slot_elsewhere(segment_t* segment, const view_t* view, size_t nby
         for owner in range(segment.slabs.owners if slots_align(segment, size_class, alignment) else 0):
             if take_elsewhere(segment, view, <owner_t>owner, size_class, nbytes, offset):
                 used[0] = segment.slabs.size_class[size_class].size
-                tier_enter(segment, TIER_SLAB, used[0], nbytes)
                 return STATUS_OK
         size_class += 1
     return STATUS_OUT_OF_MEMORY
@@ -356,6 +426,8 @@ cdef bint take_elsewhere(segment_t* segment, const view_t* view, owner_t owner, 
         offset[0] = slab_take(&segment.slabs, slab, nbytes)
     else:
         offset[0] = slab_take_allowed(&segment.slabs, slab, view, nbytes)
+    slot_enter(segment, segment.slabs.slab[slab].owner, segment.slabs.size_class[size_class].size, nbytes)
+    segment_note_highs(segment)
     return True
 
 
@@ -391,7 +463,8 @@ cdef inline void take_slot(segment_t* segment, int size_class, uint32_t slab, si
                            size_t* used) noexcept nogil:
     offset[0] = slab_take(&segment.slabs, slab, nbytes)
     used[0] = segment.slabs.size_class[size_class].size
-    tier_enter(segment, TIER_SLAB, used[0], nbytes)
+    slot_enter(segment, segment.slabs.slab[slab].owner, used[0], nbytes)
+    segment_note_highs(segment)
 
 
 cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int size_class,
@@ -412,7 +485,10 @@ cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int si
                    uint32_t* slab) noexcept nogil:
     cdef size_t offset
     cdef uint32_t block, batch, run = NO_BLOCK
-    cdef int status = mid_place(segment, owner, view, nbytes, segment.granule, 0, MID_SLAB, &block)
+    cdef int status
+    if not slabs_have_record(&segment.slabs):
+        return STATUS_OUT_OF_MEMORY
+    status = mid_place(segment, owner, view, nbytes, segment.granule, 0, MID_SLAB, &block)
     if status == STATUS_OK:
         offset = <size_t>segment.mid.block[block].offset * MID_UNIT
         batch = segment.mid.block[block].batch if segment.mid.block[block].owner != NOBODY else 0
@@ -457,7 +533,7 @@ cdef void return_slab_memory(segment_t* segment, size_t offset, size_t nbytes, u
 cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t tag) noexcept nogil:
     cdef size_t at
     for at in range(offset >> segment.granule_shift, (offset + nbytes) >> segment.granule_shift):
-        segment.tag[at] = tag
+        set_u32(&segment.tag[at], tag)
 
 
 # Mid tier
@@ -474,7 +550,7 @@ cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size
     offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
     used[0] = size
     set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
-    tier_enter(segment, TIER_MID, size, nbytes)
+    block_enter(segment, &segment.mid_tally, size, nbytes)
     return STATUS_OK
 
 
@@ -594,7 +670,7 @@ cdef int alloc_run(segment_t* segment, owner_t owner, const view_t* view, size_t
     offset[0] = <size_t>run << segment.min_block_shift
     used[0] = size
     set_tag(segment, offset[0], TIER_BUDDY)
-    tier_enter(segment, TIER_BUDDY, size, nbytes)
+    block_enter(segment, &segment.buddy_tally, size, nbytes)
     return STATUS_OK
 
 
@@ -679,4 +755,4 @@ cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offs
 
 
 cdef inline void set_tag(segment_t* segment, size_t offset, uint32_t tag) noexcept nogil:
-    segment.tag[offset >> segment.granule_shift] = tag
+    set_u32(&segment.tag[offset >> segment.granule_shift], tag)

@@ -1,19 +1,21 @@
 """Do the invariants of a segment hold, and those of its tiers?"""
 
 from libc.stdint cimport uint32_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_check
+from cuda_pool._heap cimport tally_t
 from cuda_pool._mid cimport MID_HELD, MID_UNIT, MID_USED, NO_MID, mid_check
+from cuda_pool._owner cimport OWNERS
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIERS, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_boundary, segment_start_of,
-    segment_t, tier_stats_t)
+    segment_t, segment_tally)
 from cuda_pool._slab cimport slab_t, slabs_check, slot_is_live
 
 
 # What the tags of a segment add up to.
 ctypedef struct totals_t:
-    tier_stats_t tier[TIERS]
+    tally_t tier[TIERS]             # allocs are the live blocks
     size_t slabs_in_mid             # bytes
     size_t slabs_in_buddy           # bytes
     size_t held_in_mid              # bytes
@@ -33,7 +35,39 @@ cdef const char* segment_check(const segment_t* segment) noexcept nogil:
     memset(&total, 0, sizeof(total))
     sum_held(segment, &total)
     broken = sum_tags(segment, &total)
+    if broken == NULL:
+        broken = heaps_check(segment)
     return broken if broken != NULL else sums_check(segment, &total)
+
+
+cdef const char* heaps_check(const segment_t* segment) noexcept nogil:
+    cdef tally_t live[OWNERS]
+    cdef const slab_t* slab
+    cdef uint32_t index
+    cdef int owner
+    memset(live, 0, segment.slabs.owners * sizeof(tally_t))
+    for index in range(1, segment.slabs.made):
+        slab = &segment.slabs.slab[index]
+        if slab.live != NULL:
+            tally_slots(segment, slab, &live[slab.owner])
+    for owner in range(segment.slabs.owners):
+        if not tally_equals(&segment.slabs.heap[owner].tally, &live[owner]):
+            return b"segment: a heap's counters differ from the live slots of its owner"
+    return NULL
+
+
+cdef void tally_slots(const segment_t* segment, const slab_t* slab, tally_t* live) noexcept nogil:
+    cdef uint32_t slot
+    live.allocs += slab.used - slab.held
+    live.used += (slab.used - slab.held) * segment.slabs.size_class[slab.size_class].size
+    for slot in range(slab.fresh):
+        if slot_is_live(slab, slot):
+            live.requested += slab.slot[slot].value
+
+
+cdef inline bint tally_equals(const tally_t* tally, const tally_t* live) noexcept nogil:
+    return (tally.allocs - tally.frees == live.allocs and tally.used == live.used
+            and tally.requested == live.requested)
 
 
 cdef void sum_held(const segment_t* segment, totals_t* total) noexcept nogil:
@@ -73,7 +107,7 @@ cdef const char* block_tag_check(const segment_t* segment, size_t granule, total
         return b"segment: a tag names a run that is not live"
     if tier == TIER_MID and segment.mid.block[place.index].state != MID_USED:
         return b"segment: a tag names a block that is not live"
-    total.tier[tier].blocks += 1
+    total.tier[tier].allocs += 1
     total.tier[tier].used += place.used
     total.tier[tier].requested += place.requested
     return NULL
@@ -82,9 +116,8 @@ cdef const char* block_tag_check(const segment_t* segment, size_t granule, total
 cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals_t* total) noexcept nogil:
     """At a slab's first granule, add up its used slots and its memory, and look at the tags of the others."""
     cdef const slab_t* slab = &segment.slabs.slab[segment.tag[granule] >> TAG_INDEX_SHIFT]
-    cdef tier_stats_t* slots = &total.tier[TIER_SLAB]
+    cdef tally_t* slots = &total.tier[TIER_SLAB]
     cdef size_t offset = granule << segment.granule_shift, at
-    cdef uint32_t slot
     if slab.live == NULL or not slab.offset <= offset < slab.offset + slab.bytes:
         return b"segment: a tag names a slab that is not there"
     if slab.offset != offset:
@@ -92,12 +125,8 @@ cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals
     for at in range(granule, granule + (slab.bytes >> segment.granule_shift)):
         if segment.tag[at] != segment.tag[granule]:
             return b"segment: a granule of a slab does not name it"
-    slots.blocks += slab.used - slab.held
-    slots.used += (slab.used - slab.held) * segment.slabs.size_class[slab.size_class].size
+    tally_slots(segment, slab, slots)
     total.held_slots += slab.held * segment.slabs.size_class[slab.size_class].size
-    for slot in range(slab.fresh):
-        if slot_is_live(slab, slot):
-            slots.requested += slab.slot[slot].value
     if slab.block != NO_MID:
         total.slabs_in_mid += slab.bytes
     else:
@@ -107,11 +136,13 @@ cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals
 
 cdef const char* sums_check(const segment_t* segment, const totals_t* total) noexcept nogil:
     cdef int tier
+    cdef tally_t tally
     cdef size_t lent = (<size_t>segment.buddy.size - segment_boundary(segment)) << segment.min_block_shift
     for tier in range(TIER_SLAB, TIERS):
-        if memcmp(&segment.tier[tier], &total.tier[tier], sizeof(tier_stats_t)) != 0:
+        tally = segment_tally(segment, tier)
+        if not tally_equals(&tally, &total.tier[tier]):
             return b"segment: a tier's counters differ from its live blocks"
-        if segment.tier[tier].requested > segment.tier[tier].used:
+        if tally.requested > tally.used:
             return b"segment: requested > used"
     if <size_t>segment.mid.used * MID_UNIT != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid:
         return b"segment: mid.used != live and held mid blocks + slabs"

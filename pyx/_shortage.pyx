@@ -17,9 +17,10 @@ from cuda_pool._order cimport (
     STREAM_VOUCHED, mark_t, order_any_pending, order_mark, order_pass_mark, order_view, order_waited,
     stream_is_pending, stream_kind_t, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
+from cuda_pool._relaxed cimport get_u32
 from cuda_pool._segment cimport segment_could_share
 from cuda_pool._state cimport (
-    REUSE_NEVER, REUSE_WAIT, enter, leave, serve_locked, settle_locked, unhold_locked)
+    REUSE_NEVER, REUSE_WAIT, enter, enter_all, leave, leave_all, serve_locked, settle_locked, unhold_locked)
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
 
 cdef enum:
@@ -192,7 +193,7 @@ cdef int copy_marks(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil:
 
 cdef inline bint is_unmarked(const stream_t* stream) noexcept nogil:
     """Was something freed on it that no event covers yet?"""
-    return stream.marks == 0 or not batch_within(stream.freed, stream.mark[stream.marks - 1].batch)
+    return stream.marks == 0 or not batch_within(get_u32(&stream.freed), stream.mark[stream.marks - 1].batch)
 
 
 cdef bint may_record(const stream_t* stream, bint is_caller) noexcept nogil:
@@ -237,9 +238,9 @@ cdef bint is_the_same(pool_t* pool, owner_t owner) noexcept nogil:
         return True
     if ask_stream_id(pool, stream.handle, &id) == STATUS_OK and id == stream.id:
         return True
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     stream.kind = STREAM_GONE
-    lock_release(&pool.lock)
+    leave_all(pool)
     return False
 
 
@@ -387,11 +388,11 @@ cdef int wait_for_first(pool_t* pool, owner_t owner) noexcept nogil:
     lock_release(&pool.slow)
     status = ask_event_done(pool, mark.event)
     lock_acquire(&pool.slow)
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     if status == STATUS_OK and stream.kind != STREAM_SPARE and stream.id == id:
         stream.done = later_batch(stream.done, mark.batch)
         settle_locked(pool)
-    lock_release(&pool.lock)
+    leave_all(pool)
     ask_keep_event(pool, mark.event)
     lock_acquire(&pool.lock)
     pool.waits -= 1
@@ -402,11 +403,11 @@ cdef int wait_for_first(pool_t* pool, owner_t owner) noexcept nogil:
 cdef int wait_for_all(pool_t* pool) noexcept nogil:
     cdef uint32_t batch
     cdef int status
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     batch = pool.order.batch
     pool.order.batch += 1
     pool.waits += 1
-    lock_release(&pool.lock)
+    leave_all(pool)
     lock_release(&pool.slow)
     status = ask_device_done(pool)
     lock_acquire(&pool.slow)
@@ -423,9 +424,9 @@ cdef void all_done(pool_t* pool, uint32_t batch) noexcept nogil:
     cdef int owner
     for owner in range(LEGACY, streams_made(pool)):
         stream_done(pool, <owner_t>owner, batch)
-    lock_acquire(&pool.lock)
+    enter_all(pool)
     settle_locked(pool)
-    lock_release(&pool.lock)
+    leave_all(pool)
 
 
 cdef void stream_done(pool_t* pool, owner_t owner, uint32_t batch) noexcept nogil:

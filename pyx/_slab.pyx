@@ -6,36 +6,47 @@ Bonwick, "The slab allocator", USENIX Summer 1994, with its bookkeeping outside 
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from cuda_pool._bits cimport log2_ceil, popcount64
-from cuda_pool._hostmem cimport host_grow, host_map, host_unmap
+from cuda_pool._hostmem cimport CACHE_LINE, host_align, host_clear, host_map, host_unmap
 from cuda_pool._owner cimport OWNERS, view_allows
+from cuda_pool._relaxed cimport set_size, set_u16
 
 cdef enum:
     COLOUR_STEP = 256           # keeps every slot as aligned as the smallest class
-    LISTS_COLOUR = 47
+    LISTS_COLOUR = 46           # even, like the two below: records of two lines each start at one
+    HEAPS_COLOUR = 34
+    LISTS_PER_LINES = 4         # of one class: owners share no two lines
+    RECORDS_COLOUR = 12
+    RECORDS_MAX = 1 << 22
+    SLAB_BITS = 31              # no slab is larger: the largest slot and the largest unit of a run are half of it
 
 
-cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, bint colouring) noexcept nogil:
+cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most, bint colouring) noexcept nogil:
     cdef int index
     cdef uint32_t unit
     slabs.max = sizes[count - 1] if count else 0
+    slabs.table_max = min(slabs.max, <size_t>SLAB_TABLE * SLAB_UNIT)
     slabs.classes = count
+    slabs.stride = count + LISTS_PER_LINES & -LISTS_PER_LINES
     slabs.owners = 1
+    slabs.heap = <heap_t*>host_map(OWNERS * sizeof(heap_t), HEAPS_COLOUR)
     slabs.size_class = <size_class_t*>calloc(count + 1, sizeof(size_class_t))
     slabs.lists = <slab_lists_t*>host_map(lists_bytes(slabs), LISTS_COLOUR)
     slabs.table = <uint16_t*>calloc(SLAB_TABLE + 1, sizeof(uint16_t))
-    slabs.slab = NULL
-    slabs.capacity = 0
+    slabs.capacity = <uint32_t>min(most, <size_t>RECORDS_MAX) + 1
+    slabs.slab = <slab_t*>host_map(records_bytes(slabs), RECORDS_COLOUR)
     slabs.made = 1              # record 0 is NO_SLAB
     slabs.spare = NO_SLAB
     slabs.colouring = colouring
     slabs.colour_next = 0
-    if slabs.size_class == NULL or slabs.lists == NULL or slabs.table == NULL:
+    if (slabs.size_class == NULL or slabs.lists == NULL or slabs.table == NULL or slabs.heap == NULL
+            or slabs.slab == NULL):
         slabs_destroy(slabs)
         return 0
     for index in range(count):
-        slabs.size_class[index].size = sizes[index]
+        class_init(&slabs.size_class[index], sizes[index])
     index = 0
     for unit in range(SLAB_TABLE + 1):
         while index < count - 1 and sizes[index] < <size_t>unit * SLAB_UNIT:
@@ -44,23 +55,38 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, bint colouri
     return 1
 
 
-cdef void slabs_destroy(slabs_t* slabs) noexcept nogil:
+cdef void slabs_close(slabs_t* slabs) noexcept nogil:
     cdef uint32_t index
-    if slabs.slab != NULL:
-        for index in range(slabs.made):
-            free(slabs.slab[index].live)
+    for index in range(slabs.made if slabs.slab != NULL else 0):
+        free(slabs.slab[index].live)
+    host_clear(slabs.slab, records_bytes(slabs))
+    slabs.made = 1
     host_unmap(slabs.lists, lists_bytes(slabs), LISTS_COLOUR)
-    free(slabs.slab)
     free(slabs.table)
     free(slabs.size_class)
-    slabs.slab = NULL
     slabs.lists = NULL
     slabs.table = NULL
     slabs.size_class = NULL
 
 
+cdef void slabs_destroy(slabs_t* slabs) noexcept nogil:
+    slabs_close(slabs)
+    host_unmap(slabs.slab, records_bytes(slabs), RECORDS_COLOUR)
+    host_unmap(slabs.heap, OWNERS * sizeof(heap_t), HEAPS_COLOUR)
+    slabs.slab = NULL
+    slabs.heap = NULL
+
+
 cdef inline size_t lists_bytes(const slabs_t* slabs) noexcept nogil:
-    return <size_t>OWNERS * (slabs.classes + 1) * sizeof(slab_lists_t)
+    return <size_t>OWNERS * slabs.stride * sizeof(slab_lists_t)
+
+
+cdef inline size_t records_bytes(const slabs_t* slabs) noexcept nogil:
+    return <size_t>slabs.capacity * sizeof(slab_t)
+
+
+cdef bint slabs_have_record(const slabs_t* slabs) noexcept nogil:
+    return slabs.spare != NO_SLAB or slabs.made < slabs.capacity
 
 
 cdef int slabs_class(const slabs_t* slabs, size_t nbytes, size_t alignment) noexcept nogil:
@@ -94,14 +120,14 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
                          uint32_t batch) noexcept nogil:
     cdef uint32_t index = slabs.spare if slabs.spare != NO_SLAB else slabs.made
     cdef size_class_t* group = &slabs.size_class[size_class]
-    cdef slab_t* slab
+    cdef slab_t* slab = &slabs.slab[index]
     cdef size_t slots = nbytes // group.size, words = (slots + 63) // 64
-    if not host_grow(<void**>&slabs.slab, sizeof(slab_t), &slabs.capacity, index + 1):
-        return NO_SLAB
-    slab = &slabs.slab[index]
-    slab.live = <uint64_t*>calloc(1, words * sizeof(uint64_t) + slots * sizeof(slot_t))
+    cdef size_t lines = words * sizeof(uint64_t) + slots * sizeof(slot_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
+    # Whole lines: another slab in the same one may be another thread's.
+    slab.live = <uint64_t*>host_align(2 * CACHE_LINE, lines) if slabs_have_record(slabs) else NULL
     if slab.live == NULL:
         return NO_SLAB
+    memset(slab.live, 0, lines)
     if index == slabs.made:
         slabs.made += 1
     else:
@@ -110,7 +136,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.offset = offset
     slab.bytes = <uint32_t>nbytes
     slab.size_class = <uint16_t>size_class
-    slab.owner = owner
+    set_u16(&slab.owner, owner)
     slab.lists = slabs_of(slabs, owner, size_class)
     slab.batch = batch
     slab.birth = batch
@@ -121,7 +147,6 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.fresh = 0
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
-    class_cover(group, nbytes)
     slab.lists.empty = index         # its owner's class had no free slot, so no empty slab either
     lists_enter(slabs, index)
     return index
@@ -186,7 +211,8 @@ cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t bat
     if slab.used == 0 and slabs_empty(slabs, lists) != NO_SLAB:
         return False
     lists_leave(slabs, index)
-    slab.owner = to
+    pass_tally(slabs, slab, to)
+    set_u16(&slab.owner, to)
     slab.lists = lists
     slab.batch = batch
     slab.birth = batch
@@ -225,16 +251,31 @@ cdef inline slab_list_t slab_state(const slab_t* slab) noexcept nogil:
     return SLAB_FULL if slab.used == slab.slots else SLAB_PARTIAL
 
 
-cdef void class_cover(size_class_t* group, size_t nbytes) noexcept nogil:
-    """Make the reciprocal exact for offsets below `nbytes`.
+cdef void pass_tally(slabs_t* slabs, const slab_t* slab, owner_t to) noexcept nogil:
+    """Count the live slots of a slab with another owner's."""
+    cdef heap_t* old = &slabs.heap[slab.owner]
+    cdef heap_t* new = &slabs.heap[to]
+    cdef size_t count = slab.used - slab.held, used = count * slabs.size_class[slab.size_class].size, requested = 0
+    cdef uint32_t slot
+    for slot in range(slab.fresh):
+        requested += slab.slot[slot].value if slot_is_live(slab, slot) else 0
+    set_size(&old.tally.allocs, old.tally.allocs - count)
+    set_size(&old.tally.used, old.tally.used - used)
+    set_size(&old.tally.requested, old.tally.requested - requested)
+    set_size(&new.tally.allocs, new.tally.allocs + count)
+    set_size(&new.tally.used, new.tally.used + used)
+    set_size(&new.tally.requested, new.tally.requested + requested)
+
+
+cdef void class_init(size_class_t* group, size_t size) noexcept nogil:
+    """Make the reciprocal exact for offsets below 2**SLAB_BITS.
 
     With r = ceil(2**shift / size), delta * r >> shift == delta // size for delta < D when D * size <= 2**shift
     (Granlund and Montgomery, PLDI 1994).
     """
-    cdef int shift = log2_ceil(nbytes) + log2_ceil(group.size)
-    if shift > group.shift:
-        group.shift = shift
-        group.reciprocal = ((<uint64_t>1 << shift) + group.size - 1) // group.size
+    group.size = size
+    group.shift = SLAB_BITS + log2_ceil(size)
+    group.reciprocal = ((<uint64_t>1 << group.shift) + size - 1) // size
 
 
 cdef uint32_t next_colour(slabs_t* slabs, size_t slack) noexcept nogil:

@@ -1,16 +1,18 @@
-"""What is done to a pool under its lock: bookkeeping that calls no driver and waits for nothing."""
+"""What is done to a pool under its locks: bookkeeping that calls no driver and waits for nothing."""
 
 from libc.stdint cimport uint32_t
 
+from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_add, owners_allowed, owners_discard,
     owners_has, owners_t)
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
+from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_hold,
-    segment_offset, segment_renew, segment_retake, segment_settle, segment_unhold)
+    TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_highs, segment_hold,
+    segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
@@ -34,10 +36,9 @@ cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
     cdef int status
     order_view(&pool.order, owner, &view)
     status = segment_alloc_shared(&pool.segment, &view, nbytes, alignment, &offset, &used)
-    pool.order.stream[owner].freed = pool.order.batch       # what became its own and is left counts as freed on it
+    set_u32(&pool.order.stream[owner].freed, pool.order.batch)      # what became its own and is left counts as freed on it
     if status != STATUS_OK:
         return status
-    count_alloc(pool, nbytes, used)
     ptr[0] = <void*>(pool.base + offset)
     claim_locked(pool, owner, offset)
     return STATUS_OK
@@ -68,7 +69,6 @@ cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     place = pool.helds.held[held].place
     helds_remove(&pool.helds, held)
     ptr[0] = <void*>(pool.base + segment_retake(segment, &place, nbytes))
-    count_alloc(pool, nbytes, place.used)
     return True
 
 
@@ -79,7 +79,6 @@ cdef int free_found_locked(pool_t* pool, const void* ptr, const place_t* place) 
     if place.tier != TIER_SLAB and place.owner != NOBODY:
         batch = batch_of_origin(pool, place)
     segment_free(&pool.segment, place, place.owner, batch)
-    count_free(pool, place)
     return STATUS_OK
 
 
@@ -108,15 +107,17 @@ cdef int hold_for_origin(pool_t* pool, const void* ptr, const place_t* place) no
     owners_add(&owners, use.origin)
     segment_hold(&pool.segment, place)
     helds_add(&pool.helds, place, &owners, use.batch, slot_list(pool, place, use.origin))
-    count_free(pool, place)
     return STATUS_OK
 
 
 cdef uint32_t batch_of_origin(pool_t* pool, const place_t* place) noexcept nogil:
     """The batch with which memory goes back to the stream that it was cut from: 0 if that is over."""
+    cdef uint32_t* freed = &pool.order.stream[place.owner].freed
+    cdef uint32_t seen = get_u32(freed)
     if batch_within(place.batch, pool.order.stream[place.owner].done):
         return 0
-    pool.order.stream[place.owner].freed = later_batch(place.batch, pool.order.stream[place.owner].freed)
+    while not batch_within(place.batch, seen) and not swap_u32(freed, seen, place.batch):
+        seen = get_u32(freed)       # its owner freed a slot meanwhile, with its heap's lock alone
     return place.batch
 
 
@@ -134,7 +135,6 @@ cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* p
     if is_plain(pool, place, ptr, owner):
         segment_free(&pool.segment, place, owner, pool.order.batch)
         stream_freed(&pool.order, owner, place.used)
-        count_free(pool, place)
         return STATUS_OK
     if not helds_reserve(&pool.helds):
         return STATUS_HOST_MEMORY
@@ -143,7 +143,6 @@ cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* p
     segment_hold(&pool.segment, place)
     helds_add(&pool.helds, place, &owners, pool.order.batch, held_list(pool, place, owner, &owners))
     note_freed(pool, &owners, place.used)
-    count_free(pool, place)
     return STATUS_OK
 
 
@@ -254,7 +253,7 @@ cdef void unhold_one(pool_t* pool, uint32_t index, const view_t* view) noexcept 
     cdef place_t place = pool.helds.held[index].place
     cdef owners_t owners
     helds_remove(&pool.helds, index)
-    pool.order.stream[view.owner].freed = view.batch
+    set_u32(&pool.order.stream[view.owner].freed, view.batch)
     if place.tier != TIER_SLAB:
         segment_unhold(&pool.segment, &place, view.owner, view.batch)
         return
@@ -291,7 +290,7 @@ cdef bint renew_batches_locked(pool_t* pool) noexcept nogil:
             segment_renew(&pool.segment, <owner_t>owner)
             uses_settle(&pool.uses, <owner_t>owner)
         pool.order.stream[owner].done = 0
-        pool.order.stream[owner].freed = 0
+        set_u32(&pool.order.stream[owner].freed, 0)
         for other in range(LEGACY, pool.order.streams):
             order_waited(&pool.order, <owner_t>owner, <owner_t>other)[0] = 0
     pool.order.batch = 1
@@ -314,20 +313,13 @@ cdef const char* state_check(const pool_t* pool) noexcept nogil:
 
 
 cdef const char* totals_check(const pool_t* pool) noexcept nogil:
-    cdef size_t used = 0, requested = 0, blocks = 0
-    cdef int tier
-    for tier in range(TIERS):
-        used += pool.segment.tier[tier].used
-        requested += pool.segment.tier[tier].requested
-        blocks += pool.segment.tier[tier].blocks
-    if used != pool.used or requested != pool.requested:
-        return b"pool: used or requested differs from the sum over the tiers"
-    if pool.alloc_count - pool.free_count != blocks:
-        return b"pool: alloc_count - free_count != live blocks"
-    if not (pool.requested <= pool.used <= pool.reserved):
+    cdef tally_t total = segment_total(&pool.segment)
+    cdef size_t used_high = 0, requested_high = 0
+    segment_highs(&pool.segment, &used_high, &requested_high)
+    if not total.requested <= total.used <= pool.reserved:
         return b"pool: not requested <= used <= reserved"
-    if pool.used > pool.used_high or pool.requested > pool.requested_high:
-        return b"pool: a high-water mark is below what it marks"
+    if not (used_high <= pool.reserved and requested_high <= used_high):
+        return b"pool: not requested_high <= used_high <= reserved"
     return NULL
 
 

@@ -17,6 +17,7 @@ from cuda_pool._buddy cimport (
 from cuda_pool._driver cimport (
     cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
 from cuda_pool._gate cimport status_raise
+from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
     owners_allowed, owners_has, owners_t)
@@ -36,7 +37,7 @@ from cuda_pool._pool cimport (
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find, segment_free,
-    segment_init, segment_metadata, segment_t, settings_t)
+    segment_highs, segment_init, segment_metadata, segment_t, segment_tally, segment_total, settings_t)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
@@ -48,6 +49,9 @@ from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport (
     use_t, uses_check, uses_destroy, uses_find, uses_forget, uses_of, uses_remove, uses_t)
+
+cdef enum:
+    SLABS = 1 << 20             # that a tier on its own may make
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
 SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full"}
@@ -298,7 +302,7 @@ cdef class Slabs:
 
     def __cinit__(self, sizes, bint colouring=False):
         cdef size_t* plain = plain_sizes(sizes)
-        cdef int made = slabs_init(&self.slabs, plain, len(sizes), colouring)
+        cdef int made = slabs_init(&self.slabs, plain, len(sizes), SLABS, colouring)
         free(plain)
         if not made:
             raise MemoryError
@@ -464,8 +468,8 @@ cdef class Segment:
     def tier(self, str name):
         """Return (blocks, used, requested) of a tier."""
         tier = key_of(TIERS, name)
-        return (self.segment.tier[<int>tier].blocks, self.segment.tier[<int>tier].used,
-                self.segment.tier[<int>tier].requested)
+        cdef tally_t tally = segment_tally(&self.segment, tier)
+        return tally.allocs - tally.frees, tally.used, tally.requested
 
     def check(self):
         assert_valid(segment_check(&self.segment))
@@ -852,12 +856,16 @@ cdef bint is_filled(const slot_t* slot) noexcept nogil:
 
 cdef const char* load_check(const load_t* load) noexcept nogil:
     """Compare the pool's counters with the load's; read without the lock, so for a load that is alone."""
-    cdef const pool_t* pool = load.pool
+    cdef const segment_t* segment = &load.pool.segment
+    cdef tally_t total
+    cdef size_t used_high = 0, requested_high = 0
     if not load.alone:
         return NULL
-    if pool.requested != load.requested or pool.alloc_count - pool.free_count != load.allocs - load.frees:
+    total = segment_total(segment)
+    segment_highs(segment, &used_high, &requested_high)
+    if total.requested != load.requested or total.allocs - total.frees != load.allocs - load.frees:
         return b"load: the pool's counters differ from the sum of the live blocks"
-    if not pool.requested <= pool.used <= pool.used_high <= pool.reserved:
+    if not total.requested <= total.used <= used_high <= load.pool.reserved:
         return b"load: not requested <= used <= used_high <= reserved"
     return NULL
 

@@ -6,6 +6,7 @@ from libc.string cimport memset
 
 from cuda_pool._held cimport owners_discard
 from cuda_pool._owner cimport NOBODY
+from cuda_pool._relaxed cimport set_u32
 
 cdef enum:
     PLACES_MIN = 64
@@ -33,7 +34,7 @@ cdef use_t* uses_of(uses_t* uses, size_t offset) noexcept nogil:
     at = place_of(uses, offset)
     if uses.use[at].offset == 0:
         uses.use[at].offset = offset + 1
-        uses.count += 1
+        set_u32(&uses.count, uses.count + 1)
     return &uses.use[at]
 
 
@@ -48,7 +49,7 @@ cdef void uses_remove(uses_t* uses, size_t offset) noexcept nogil:
             uses.use[hole] = uses.use[at]
             hole = at
     memset(&uses.use[hole], 0, sizeof(use_t))
-    uses.count -= 1
+    set_u32(&uses.count, uses.count - 1)
 
 
 cdef void uses_forget(uses_t* uses, owner_t owner) noexcept nogil:
@@ -89,7 +90,8 @@ cdef bint enlarge(uses_t* uses) noexcept nogil:
         if uses.use[at].offset != 0:
             larger.use[place_of(&larger, uses.use[at].offset - 1)] = uses.use[at]
     free(uses.use)
-    uses[0] = larger
+    uses.use = larger.use
+    uses.places = larger.places
     return True
 
 
