@@ -14,12 +14,14 @@ from cuda_pool._sim_device cimport (
     NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_lock, sim_unlock, thread_is_called)
 from cuda_pool._sim_drive cimport device_advance, device_clear
 from cuda_pool._sim_log cimport *
-from cuda_pool._sim_memory cimport memory_copy, memory_t
+from cuda_pool._sim_memory cimport memory_copy, memory_free, memory_t
 from cuda_pool._sim_race cimport races_copy, races_free, races_list, races_t
 from cuda_pool._sim_stream cimport timeline_check, timeline_init
+from cuda_pool._sim_virtual cimport range_t, virtual_check, virtual_copy
 from cuda_pool._sim_work cimport Graph, event_new, stream_default, stream_new
 
-import cuda_pool._sim_stream_calls      # fills its part of the driver table
+import cuda_pool._sim_stream_calls      # each fills its part of the driver table
+import cuda_pool._sim_virtual_calls
 from cuda_pool._sim_calls import ERRORS as _ERRORS
 from cuda_pool._sim_log import NAMES as _NAMES
 from cuda_pool._sim_work import launch as _launch
@@ -27,7 +29,7 @@ from cuda_pool.sizes import format_size, is_index, parse_size, shown
 
 # The address space of a 64-bit process is 128 TiB; this leaves half of it to everything else.
 _MEMORY_MAX = 1 << 46
-_CODES = {name.decode(): code for code, name, _ in _ERRORS if code}
+_CODES = {name.decode(): code for code, *names, _ in _ERRORS if code for name in names if name}
 _ALIASABLE = ("cudaMalloc", "cudaMallocAsync")
 
 # Every Device that is alive, by its number.
@@ -58,6 +60,13 @@ cdef class Device(BaseDevice):
     base_alignment : int, optional
         Make cudaMalloc return addresses that are a multiple of this and of no larger power of two:
         256, 512, 1024 or 2048. By default they are aligned to the host's pages.
+    granularity : int or str, optional
+        Bytes of which all sizes and addresses of virtual memory are a multiple: a power of two from 4 KiB to 1 GiB, by
+        default 2 MiB. 0 makes a device without virtual memory, as old ones are.
+    lazy : bool, optional
+        Put host memory behind virtual addresses only when an operation of the device first moves data there, so that
+        mapping and unmapping cost next to nothing. The host itself must then not follow an address to which the
+        device has moved nothing.
 
     Raises
     ------
@@ -81,13 +90,15 @@ cdef class Device(BaseDevice):
             sim_unlock()
         _need(made)
 
-    def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None):
+    def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None, granularity="2MiB", lazy=False):
         if self.listed:
             raise RuntimeError("a simulated device is set up once; make a new one")
         self.state.memory.memory = _memory(memory)
         self.state.ordinal = _integer("ordinal", ordinal, 0, 0x7FFFFFFF)
         self.state.memory.random = self.state.timeline.random = _random(seed)
         self.state.memory.base_alignment = _alignment(base_alignment)
+        self.state.memory.space.granularity = _granularity(granularity)
+        self.state.memory.space.lazy = _flag("lazy", lazy)
         device_enlist(self)
         self.driver = sim_table()
         self.number = self.state.timeline.device = self.state.number
@@ -114,17 +125,37 @@ cdef class Device(BaseDevice):
 
     @property
     def allocated(self):
-        """Bytes that are allocated now."""
+        """Bytes that are allocated now, or made with cuMemCreate and not gone yet."""
         cdef size_t allocated
         with nogil:
             sim_lock()
-            allocated = self.state.memory.allocated
+            allocated = self.state.memory.memory - memory_free(&self.state.memory)
             sim_unlock()
         return allocated
 
     @property
+    def physical(self):
+        """Bytes made with cuMemCreate that are not gone yet: they have a handle or are mapped."""
+        cdef size_t physical
+        with nogil:
+            sim_lock()
+            physical = self.state.memory.space.physical
+            sim_unlock()
+        return physical
+
+    @property
+    def reserved(self):
+        """Dict of the address ranges that are reserved, address to size in bytes."""
+        return device_ranges(self, False)
+
+    @property
+    def mapped(self):
+        """Dict of the mappings of physical memory, address to size in bytes."""
+        return device_ranges(self, True)
+
+    @property
     def live(self):
-        """Dict of the allocations that are live, address to size in bytes."""
+        """Dict of the allocations of cudaMalloc and cudaMallocAsync that are live, address to size in bytes."""
         cdef memory_t copy
         cdef bint copied
         with nogil:
@@ -203,11 +234,11 @@ cdef class Device(BaseDevice):
         Parameters
         ----------
         name : str
-            The call, such as ``"cudaMalloc"``.
+            The call, such as ``"cudaMalloc"`` or ``"cuMemCreate"``.
         after : int
             Number of calls that go well before; 2 makes the third call fail.
         code : int or str
-            What the call returns: a cudaError_t or its name.
+            What the call returns: a cudaError_t or a CUresult, or the name of one.
         times : int
             Number of calls in a row that fail.
 
@@ -373,13 +404,15 @@ cdef class Device(BaseDevice):
             _launch(graph, 0, stream)
 
     def check(self):
-        """Assert the invariants of the streams and of the race detector, as their declarations state them."""
-        cdef bint good
+        """Assert the invariants of streams, race detector and virtual memory, as their declarations state them."""
+        cdef bint streams, mappings
         with nogil:
             sim_lock()
-            good = timeline_check(&self.state.timeline)
+            streams = timeline_check(&self.state.timeline)
+            mappings = virtual_check(&self.state.memory.space)
             sim_unlock()
-        assert good, "the simulated device's streams are inconsistent"
+        assert streams, "the simulated device's streams are inconsistent"
+        assert mappings, "the simulated device's virtual memory is inconsistent"
 
     def close(self):
         """Unmap all memory of the device and drop its streams with what they have queued.
@@ -439,6 +472,21 @@ cdef int device_enlist(Device device) except -1:
     return 0
 
 
+cdef dict device_ranges(Device device, bint mapped):
+    cdef range_t* ranges
+    cdef size_t i, count
+    cdef bint copied
+    with nogil:
+        sim_lock()
+        copied = virtual_copy(&device.state.memory.space, mapped, &ranges, &count)
+        sim_unlock()
+    _need(copied)
+    try:
+        return {ranges[i].address: ranges[i].size for i in range(count)}
+    finally:
+        free(ranges)
+
+
 cdef int rule_add(Device device, name, int code, after, times) except -1:
     cdef rule_t rule
     cdef bint added
@@ -468,6 +516,19 @@ def _alignment(base_alignment):
     if base_alignment not in (256, 512, 1024, 2048):
         raise ValueError(f"base_alignment is 256, 512, 1024, 2048 or None, got {shown(base_alignment)}")
     return base_alignment
+
+
+def _granularity(granularity):
+    nbytes = parse_size(granularity)
+    if nbytes & (nbytes - 1) or nbytes != 0 and not 4096 <= nbytes <= 1 << 30:
+        raise ValueError(f"granularity is a power of two from 4 KiB to 1 GiB, or 0, got {shown(granularity)}")
+    return nbytes
+
+
+def _flag(what, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is True or False, got {shown(value)}")
+    return value
 
 
 def _random(seed):

@@ -10,6 +10,8 @@ import pytest
 from cuda_pool import _bench_driver, _driver, sim
 from cuda_pool.errors import CudaError, DeviceUnavailableError
 
+from .conftest import AccessDesc
+
 UNAVAILABLE = (3, 35, 46, 100)
 
 METHODS = {
@@ -247,8 +249,21 @@ def test_table_and_names_agree(make_device, raw):
         "cudaEventRecord": [event.handle, 0], "cudaEventQuery": [event.handle], "cudaEventSynchronize": [event.handle],
         "cudaEventDestroy": [doomed[1].handle], "cudaLaunchHostFunc": [0, nothing, 0],
     }
+    size = device.granularity
+    prop, access = ctypes.pointer(calls.prop()), ctypes.pointer(AccessDesc(calls.location(), 3))
+    reserved, handle = calls.reserve(2 * size)[1], calls.create(size)[1]
+    doomed_range, doomed_handle = calls.reserve(size)[1], calls.create(size)[1]
+    arguments_of_driver = {
+        "cuDeviceGetAttribute": [out[0], 102, number], "cuMemGetAllocationGranularity": [out[0], prop, 0],
+        "cuMemAddressReserve": [out[0], size, 0, 0, 0], "cuMemAddressFree": [doomed_range, size],
+        "cuMemCreate": [out[0], size, prop, 0], "cuMemRelease": [doomed_handle],
+        "cuMemMap": [reserved, size, 0, handle, 0], "cuMemSetAccess": [reserved, size, access, 1],
+        "cuMemUnmap": [reserved, size],
+    }
     assert len(_driver.CALLS) == _driver.TABLE_ENTRIES
-    assert [*arguments, "cudaGetErrorName", "cudaGetErrorString"] == list(_driver.CALLS)
+    assert {*arguments, *arguments_of_driver, "cudaGetErrorName", "cudaGetErrorString",
+            "cuGetErrorName"} == set(_driver.CALLS)
+    arguments |= arguments_of_driver
     for name, values in arguments.items():
         device.clear_log()
         function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * len(values))(_driver.call_address(device, name))
@@ -256,6 +271,9 @@ def test_table_and_names_agree(make_device, raw):
         assert device.calls == {name: 1}
     assert calls.cudaGetErrorName(1) == b"cudaErrorInvalidValue"
     assert calls.cudaGetErrorString(1) == b"invalid argument"
+    name = ctypes.c_char_p()
+    assert calls.cuGetErrorName(1, ctypes.byref(name)) == 0 and name.value == b"CUDA_ERROR_INVALID_VALUE"
+    assert calls.cuGetErrorName(35, ctypes.byref(name)) == 1 and name.value is None
 
 
 def test_call_address_of_an_unknown_call(make_device):
