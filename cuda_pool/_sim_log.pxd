@@ -72,7 +72,8 @@ cdef enum misuse_e:
     MISUSE_INTERIOR                 # a free of an address inside an allocation
     MISUSE_OUTSIDE                  # an access that runs over the end of an allocation
     MISUSE_DEVICE                   # the address belongs to another device than the current one
-    MISUSE_FREED                    # queued work ran after the memory that it was queued for was freed or unmapped
+    MISUSE_FREED                    # queued work ran after the memory that it was queued for was freed
+    MISUSE_UNMAPPED                 # as above, but unmapped, or mapped anew
     MISUSE_NO_STREAM                # no stream ever had the handle
     MISUSE_STREAM_GONE
     MISUSE_STREAM_DEVICE            # the stream belongs to another device than the current one

@@ -4,10 +4,10 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
 from cuda_pool._driver cimport cudaErrorIllegalAddress, cudaErrorMemoryAllocation, cudaSuccess
-from cuda_pool._sim_log cimport MISUSE_FREED, MISUSE_NONE, misuse_t, misuses_add
+from cuda_pool._sim_log cimport MISUSE_FREED, MISUSE_NONE, MISUSE_UNMAPPED, misuse_t, misuses_add
 from cuda_pool._sim_memory cimport memory_find, memory_place, memory_release, place_t
 from cuda_pool._sim_race cimport access_t, races_add, races_forget_range
-from cuda_pool._sim_virtual cimport virtual_touch
+from cuda_pool._sim_virtual cimport virtual_find, virtual_touch
 
 
 cdef op_t op_make(int kind, int name, uint64_t ticks) noexcept nogil:
@@ -111,7 +111,7 @@ cdef bint span_is_live(const op_t* op, const span_t* span, bint write, run_t* ru
         return True
     kind = memory_place(run.memory, <void*>span.address, span.nbytes, write, &place)
     if span.serial != 0 and place.serial != span.serial:
-        kind = MISUSE_FREED
+        kind = MISUSE_FREED if virtual_find(&run.memory.space, span.address) is NULL else MISUSE_UNMAPPED
     return kind == MISUSE_NONE or span_misuse(op, span, kind, &place, run)
 
 

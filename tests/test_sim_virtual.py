@@ -581,9 +581,9 @@ def test_kernels_reach_virtual_memory(space):
 @pytest.mark.parametrize("queue", [lambda stream, address: stream.write(address, 2 * SIZE, 1),
                                    lambda stream, address: stream.read(address, 2 * SIZE)])
 @pytest.mark.parametrize("change, text", [
-    (lambda space, address: space.unmap(address + SIZE), "freed or unmapped"),
+    (lambda space, address: space.unmap(address + SIZE), "has been unmapped"),
     (lambda space, address: (space.unmap(address + SIZE), space.map(address + SIZE, space.create())),
-     "freed or unmapped"),
+     "has been unmapped"),
     (lambda space, address: space.raw.set_access(address, SIZE, NONE), "has given no access"),
 ], ids=["unmapped", "remapped", "no access"])
 def test_memory_that_changes_under_queued_work(abused, queue, change, text):
