@@ -59,7 +59,7 @@ cdef bint races_collect(races_t* self, const uint64_t** clocks, uint32_t count, 
 cdef void races_forget(races_t* self) noexcept nogil
 cdef bint races_forget_range(races_t* self, uint64_t address, uint64_t nbytes) noexcept nogil
 
-# An access to [address, address + nbytes) that `clock`, with an entry for every lane, does not name; NULL: there is none.
+# An access to [address, address + nbytes) that `clock`, which has all lanes, does not name; NULL: there is none.
 cdef const access_t* races_beyond(races_t* self, uint64_t address, uint64_t nbytes,
                                   const uint64_t* clock) noexcept nogil
 

@@ -72,8 +72,8 @@ cdef void physical_release(virtual_t* self, physical_t* physical) noexcept nogil
 cdef physical_t* physical_get(uint64_t handle) noexcept nogil           # of any device; NULL if nothing alive has it
 cdef bint physical_was_released(uint64_t handle) noexcept nogil
 
-# Whether the range may be read, or written; else one of misuse_e. *serial: the highest of its mappings, which is another
-# one when any of them was mapped since; 0 unless all of it is mapped.
+# Whether the range may be read, or written; else one of misuse_e. *serial: the highest of its mappings, which is
+# another one when any of them was made since; 0 unless all of it is mapped.
 cdef int virtual_place(const virtual_t* self, uint64_t address, size_t nbytes, bint write,
                        uint64_t* serial) noexcept nogil
 

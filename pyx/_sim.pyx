@@ -1,6 +1,5 @@
 """The simulated device as Python sees it: its settings, what it saw, and what it shall get wrong."""
 
-import operator
 from collections import Counter
 from weakref import WeakValueDictionary
 
@@ -22,14 +21,11 @@ from cuda_pool._sim_work cimport Graph, event_new, stream_default, stream_new
 
 import cuda_pool._sim_stream_calls      # each fills its part of the driver table
 import cuda_pool._sim_virtual_calls
-from cuda_pool._sim_calls import ERRORS as _ERRORS
 from cuda_pool._sim_log import NAMES as _NAMES
+from cuda_pool._sim_settings import alignment, code_of, flag, granule, integer, memory_size, nanoseconds, seed_state
 from cuda_pool._sim_work import launch as _launch
-from cuda_pool.sizes import format_size, is_index, parse_size, shown
+from cuda_pool.sizes import format_size
 
-# The address space of a 64-bit process is 128 TiB; this leaves half of it to everything else.
-_MEMORY_MAX = 1 << 46
-_CODES = {name.decode(): code for code, *names, _ in _ERRORS if code for name in names if name}
 _ALIASABLE = ("cudaMalloc", "cudaMallocAsync")
 
 # Every Device that is alive, by its number.
@@ -93,12 +89,12 @@ cdef class Device(BaseDevice):
     def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None, granularity="2MiB", lazy=False):
         if self.listed:
             raise RuntimeError("a simulated device is set up once; make a new one")
-        self.state.memory.memory = _memory(memory)
-        self.state.ordinal = _integer("ordinal", ordinal, 0, 0x7FFFFFFF)
-        self.state.memory.random = self.state.timeline.random = _random(seed)
-        self.state.memory.base_alignment = _alignment(base_alignment)
-        self.state.memory.space.granularity = _granularity(granularity)
-        self.state.memory.space.lazy = _flag("lazy", lazy)
+        self.state.memory.memory = memory_size(memory)
+        self.state.ordinal = integer("ordinal", ordinal, 0, 0x7FFFFFFF)
+        self.state.memory.random = self.state.timeline.random = seed_state(seed)
+        self.state.memory.base_alignment = alignment(base_alignment)
+        self.state.memory.space.granularity = granule(granularity)
+        self.state.memory.space.lazy = flag("lazy", lazy)
         device_enlist(self)
         self.driver = sim_table()
         self.number = self.state.timeline.device = self.state.number
@@ -249,7 +245,7 @@ cdef class Device(BaseDevice):
         RuntimeError
             64 faults are waiting already.
         """
-        rule_add(self, name, _code(code), after, times)
+        rule_add(self, name, code_of(code), after, times)
 
     def alias(self, name="cudaMalloc", after=0, times=1):
         """Make an allocation return an address that is live already, as a broken driver would.
@@ -270,7 +266,7 @@ cdef class Device(BaseDevice):
     def delay(self, name, seconds):
         """Make every later call of `name` on this device take `seconds` longer; 0 ends that."""
         cdef int call = call_index(name)
-        cdef int64_t delay_ns = _nanoseconds(seconds)
+        cdef int64_t delay_ns = nanoseconds(seconds)
         with nogil:
             sim_lock()
             self.state.faults.delay_ns[call] = delay_ns
@@ -372,7 +368,7 @@ cdef class Device(BaseDevice):
 
         Other than synchronize() this is no way to learn that work is complete: it orders nothing.
         """
-        cdef uint64_t passing = _integer("ticks", ticks, 0, 1 << 40)
+        cdef uint64_t passing = integer("ticks", ticks, 0, 1 << 40)
         cdef cudaError_t code = cudaErrorNotPermitted
         with nogil:
             if not thread_is_called():
@@ -492,8 +488,8 @@ cdef int rule_add(Device device, name, int code, after, times) except -1:
     cdef bint added
     rule.name = call_index(name)
     rule.code = code
-    rule.after = _integer("after", after, 0, (1 << 64) - 1)
-    rule.times = _integer("times", times, 1, (1 << 64) - 1)
+    rule.after = integer("after", after, 0, (1 << 64) - 1)
+    rule.times = integer("times", times, 1, (1 << 64) - 1)
     with nogil:
         sim_lock()
         added = faults_add(&device.state.faults, rule)
@@ -501,66 +497,6 @@ cdef int rule_add(Device device, name, int code, after, times) except -1:
     if not added:
         raise RuntimeError(f"{RULE_LIMIT} faults are waiting already; clear_faults() takes them back")
     return 0
-
-
-def _memory(memory):
-    nbytes = parse_size(memory)
-    if not 1 <= nbytes <= _MEMORY_MAX:
-        raise ValueError(f"memory is from 1 byte to 64 TiB, got {shown(memory)}")
-    return nbytes
-
-
-def _alignment(base_alignment):
-    if base_alignment is None:
-        return 0
-    if base_alignment not in (256, 512, 1024, 2048):
-        raise ValueError(f"base_alignment is 256, 512, 1024, 2048 or None, got {shown(base_alignment)}")
-    return base_alignment
-
-
-def _granularity(granularity):
-    nbytes = parse_size(granularity)
-    if nbytes & (nbytes - 1) or nbytes != 0 and not 4096 <= nbytes <= 1 << 30:
-        raise ValueError(f"granularity is a power of two from 4 KiB to 1 GiB, or 0, got {shown(granularity)}")
-    return nbytes
-
-
-def _flag(what, value):
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} is True or False, got {shown(value)}")
-    return value
-
-
-def _random(seed):
-    """Return the first state of the address generator; 0, which it never reaches, means that there is no seed."""
-    if seed is None:
-        return 0
-    # Knuth's multiplier (The Art of Computer Programming 2, 3.3.4) tells small seeds apart.
-    return (operator.index(seed) * 6364136223846793005 & (1 << 64) - 1) | 1
-
-
-def _integer(what, value, low, high):
-    if not is_index(value):
-        raise TypeError(f"{what} is an int, got {shown(value)}")
-    number = operator.index(value)
-    if not low <= number <= high:
-        raise ValueError(f"{what} is from {low} to {high}, got {shown(number)}")
-    return number
-
-
-def _code(code):
-    if code in _CODES:
-        return _CODES[code]
-    if code in _CODES.values():
-        return operator.index(code)
-    accepted = ", ".join(f"{name} ({number})" for name, number in _CODES.items())
-    raise ValueError(f"no CUDA error {shown(code)} here; accepted are {accepted}")
-
-
-def _nanoseconds(seconds):
-    if not 0 <= seconds <= 86400:
-        raise ValueError(f"seconds is from 0 to 86400, got {shown(seconds)}")
-    return int(seconds * 1e9)
 
 
 def _need(copied):

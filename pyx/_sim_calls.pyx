@@ -9,7 +9,7 @@ from libc.string cimport memset
 from posix.time cimport nanosleep, timespec
 
 from cuda_pool._driver cimport (
-    CUresult, cudaError_t, cudaErrorCapturedEvent, cudaErrorInvalidDevice, cudaErrorInvalidResourceHandle,
+    cudaError_t, cudaErrorCapturedEvent, cudaErrorInvalidDevice, cudaErrorInvalidResourceHandle,
     cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNotPermitted,
     cudaErrorStreamCaptureImplicit, cudaErrorStreamCaptureUnsupported, cudaMemcpyDefault, cudaMemcpyDeviceToDevice,
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaStream_t, cudaSuccess, driver_t)
@@ -17,13 +17,15 @@ from cuda_pool._sim_device cimport (
     NO_DEVICE, current_number, current_set, devices_count, devices_get, devices_owning, sim_device_t, sim_lock,
     sim_unlock, thread_is_called, thread_number)
 from cuda_pool._sim_drive cimport device_await_all, device_await_stream
+from cuda_pool._sim_error cimport sim_driver_error_name, sim_error_name, sim_error_string
 from cuda_pool._sim_event cimport event_t
 from cuda_pool._sim_graph cimport (
     capture_break, captures_forbid_legacy, captures_forbid_unsafe, captures_forbid_waiting, event_forbid, work_submit)
 from cuda_pool._sim_handle cimport HANDLE_STREAM, handle_get, handle_was_used
 from cuda_pool._sim_log cimport *
 from cuda_pool._sim_memory cimport (
-    live_t, memory_allocate, memory_find, memory_free, memory_largest, memory_owns, memory_place, memory_release, place_t)
+    live_t, memory_allocate, memory_find, memory_free, memory_largest, memory_owns, memory_place, memory_release,
+    place_t)
 from cuda_pool._sim_op cimport OP_COPY, OP_FILL, OP_FREE, op_make, op_t, span_make
 from cuda_pool._sim_stream cimport stream_of_thread, stream_t
 from cuda_pool._sim_virtual cimport virtual_find
@@ -32,47 +34,6 @@ from cuda_pool._sim_virtual cimport virtual_find
 cdef enum:
     VERSION = 13000
 
-# The codes that a call here may return or a test may ask for: number, names in CUDA's runtime and driver (empty if the
-# driver has none), text. Kept alive for the C pointers.
-ERRORS = (
-    (0, b"cudaSuccess", b"CUDA_SUCCESS", b"no error"),
-    (1, b"cudaErrorInvalidValue", b"CUDA_ERROR_INVALID_VALUE", b"invalid argument"),
-    (2, b"cudaErrorMemoryAllocation", b"CUDA_ERROR_OUT_OF_MEMORY", b"out of memory"),
-    (3, b"cudaErrorInitializationError", b"CUDA_ERROR_NOT_INITIALIZED", b"initialization error"),
-    (4, b"cudaErrorCudartUnloading", b"CUDA_ERROR_DEINITIALIZED", b"driver shutting down"),
-    (35, b"cudaErrorInsufficientDriver", b"", b"driver version is too old"),
-    (46, b"cudaErrorDevicesUnavailable", b"CUDA_ERROR_DEVICE_UNAVAILABLE", b"all devices are busy"),
-    (100, b"cudaErrorNoDevice", b"CUDA_ERROR_NO_DEVICE", b"no device"),
-    (101, b"cudaErrorInvalidDevice", b"CUDA_ERROR_INVALID_DEVICE", b"invalid device number"),
-    (201, b"cudaErrorDeviceUninitialized", b"CUDA_ERROR_INVALID_CONTEXT", b"no device is current"),
-    (400, b"cudaErrorInvalidResourceHandle", b"CUDA_ERROR_INVALID_HANDLE", b"invalid resource handle"),
-    (600, b"cudaErrorNotReady", b"CUDA_ERROR_NOT_READY", b"not ready"),
-    (700, b"cudaErrorIllegalAddress", b"CUDA_ERROR_ILLEGAL_ADDRESS", b"illegal memory access"),
-    (719, b"cudaErrorLaunchFailure", b"CUDA_ERROR_LAUNCH_FAILED", b"launch failure"),
-    (801, b"cudaErrorNotSupported", b"CUDA_ERROR_NOT_SUPPORTED", b"not supported"),
-    (800, b"cudaErrorNotPermitted", b"CUDA_ERROR_NOT_PERMITTED", b"not permitted"),
-    (900, b"cudaErrorStreamCaptureUnsupported", b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", b"not permitted while a stream is capturing"),
-    (901, b"cudaErrorStreamCaptureInvalidated", b"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", b"the capture failed earlier"),
-    (902, b"cudaErrorStreamCaptureMerge", b"CUDA_ERROR_STREAM_CAPTURE_MERGE", b"two captures would become one"),
-    (903, b"cudaErrorStreamCaptureUnmatched", b"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", b"the capture did not begin on this stream"),
-    (904, b"cudaErrorStreamCaptureUnjoined", b"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", b"a captured stream was not joined to where the capture began"),
-    (905, b"cudaErrorStreamCaptureIsolation", b"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", b"a capture would depend on work outside it"),
-    (906, b"cudaErrorStreamCaptureImplicit", b"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", b"the legacy default stream would depend on a capture"),
-    (907, b"cudaErrorCapturedEvent", b"CUDA_ERROR_CAPTURED_EVENT", b"not permitted on an event recorded in a capture"),
-    (908, b"cudaErrorStreamCaptureWrongThread", b"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", b"the capture began in another thread"),
-    (999, b"cudaErrorUnknown", b"CUDA_ERROR_UNKNOWN", b"unknown error"),
-)
-
-ctypedef struct error_t:
-    int code
-    const char* name
-    const char* driver_name
-    const char* text
-
-cdef enum:
-    ERROR_COUNT = 26
-
-cdef error_t errors[ERROR_COUNT]
 cdef driver_t table
 
 
@@ -250,32 +211,6 @@ cdef cudaError_t sim_device_synchronize() noexcept nogil:
     if code == cudaSuccess:
         code = device_await_all(device)
     return call_end(code)
-
-
-cdef const char* sim_error_name(cudaError_t code) noexcept nogil:
-    cdef int i
-    for i in range(ERROR_COUNT):
-        if errors[i].code == code:
-            return errors[i].name
-    return "unrecognized error code"
-
-
-cdef CUresult sim_driver_error_name(CUresult code, const char** name) noexcept nogil:
-    cdef int i
-    name[0] = NULL
-    for i in range(ERROR_COUNT):
-        if errors[i].code == code and errors[i].driver_name[0] != 0:
-            name[0] = errors[i].driver_name
-            return cudaSuccess
-    return cudaErrorInvalidValue
-
-
-cdef const char* sim_error_string(cudaError_t code) noexcept nogil:
-    cdef int i
-    for i in range(ERROR_COUNT):
-        if errors[i].code == code:
-            return errors[i].text
-    return "unrecognized error code"
 
 
 # --- what the calls share: call_begin takes the lock, call_end gives it back ---------------------------------------
@@ -567,15 +502,8 @@ cdef cudaError_t attribute_get(int attribute, int* value) noexcept nogil:
     return cudaSuccess
 
 
-# --- filling the tables ---------------------------------------------------------------------------------------------
+# --- filling the table ----------------------------------------------------------------------------------------------
 
-def _fill_errors():
-    cdef int i
-    for i in range(ERROR_COUNT):
-        errors[i].code, errors[i].name, errors[i].driver_name, errors[i].text = ERRORS[i]
-
-
-_fill_errors()
 table.name = "sim"
 table.cudaGetDeviceCount = sim_get_device_count
 table.cudaGetDevice = sim_get_device

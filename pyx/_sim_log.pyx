@@ -62,7 +62,8 @@ _EXPLANATIONS = {
     MISUSE_EVENT_DEVICE: "the event belongs to device {owner}",
     MISUSE_CAPTURE: "not permitted while a stream is capturing",
     MISUSE_HOST_FUNCTION: "a host function makes no CUDA call",
-    MISUSE_VIRTUAL: "it lies in the reservation at {base:#x} of {base_size} bytes: cuMemUnmap and cuMemAddressFree free it",
+    MISUSE_VIRTUAL: "it lies in the reservation at {base:#x} of {base_size} bytes; "
+                    "cuMemUnmap and cuMemAddressFree free it",
     MISUSE_NOT_RESERVED: "the range does not lie in one reservation",
     MISUSE_NOT_MAPPED: "not all of it is mapped in the reservation at {base:#x} of {base_size} bytes",
     MISUSE_NO_ACCESS: "cuMemSetAccess has given no access to it",

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from cuda_pool import _cuda, _driver, _sim_calls, sim
+from cuda_pool import _cuda, _driver, _sim_error, sim
 from cuda_pool.errors import DeviceUnavailableError
 
 from .conftest import AccessDesc, AllocationProp
@@ -84,7 +84,7 @@ def test_codes_of_both_libraries_agree():
     driver, runtime = (pytest.importorskip(f"cuda.bindings.{name}") for name in ("driver", "runtime"))
     of_driver = {int(code): code.name for code in driver.CUresult}
     of_runtime = {int(code): code.name for code in runtime.cudaError_t}
-    for code, name, driver_name, _ in _sim_calls.ERRORS:
+    for code, name, driver_name, _ in _sim_error.ERRORS:
         assert of_runtime[code] == name.decode()
         assert of_driver.get(code, "") == driver_name.decode()
 

@@ -680,7 +680,7 @@ def test_no_race_with_what_was_at_the_address_before(space):
     assert space.device.read(address, 1) == b"\2"
 
 
-# --- faults, delays, the log ----------------------------------------------------------------------------------------------
+# --- faults, delays, the log ------------------------------------------------------------------------------------------
 
 def each_call(space):
     """Return functions that make each call, by name, in an order in which all succeed."""
