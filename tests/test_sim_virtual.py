@@ -385,7 +385,7 @@ def test_memory_is_really_gone_from_the_host(make_space, lazy, action):
     assert os.waitstatus_to_exitcode(os.waitpid(forked(child), 0)[1]) == -signal.SIGSEGV
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------
+# --- what is refused --------------------------------------------------------------------------------------------------
 
 def test_reserve_refuses(abused):
     raw = abused.raw
