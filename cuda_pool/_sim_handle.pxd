@@ -1,4 +1,4 @@
-"""Handles of simulated streams, events and graphs: unique in the process while they live, reused afterwards."""
+"""Handles of simulated streams, events, graphs and memory: unique in the process while they live, reused afterwards."""
 
 from libc.stdint cimport uint64_t
 
@@ -6,7 +6,8 @@ cdef enum:
     HANDLE_STREAM = 0
     HANDLE_EVENT = 1
     HANDLE_GRAPH = 2
-    HANDLE_KINDS = 3
+    HANDLE_MEMORY = 3               # the low bits of one
+    HANDLE_KINDS = 4
 
 # Guarded by the simulator's lock. The handle that was given back last is given out first, as drivers do.
 cdef uint64_t handle_add(int kind, void* item) noexcept nogil           # 0 without host memory for it

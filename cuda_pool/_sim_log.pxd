@@ -33,6 +33,15 @@ cdef enum call_e:
     CALL_EVENT_SYNCHRONIZE
     CALL_EVENT_DESTROY
     CALL_LAUNCH_HOST_FUNC
+    CALL_DRIVER_ATTRIBUTE
+    CALL_GRANULARITY
+    CALL_ADDRESS_RESERVE
+    CALL_ADDRESS_FREE
+    CALL_MEM_CREATE
+    CALL_MEM_RELEASE
+    CALL_MEM_MAP
+    CALL_MEM_UNMAP
+    CALL_SET_ACCESS
     # What queues work without being a CUDA call; these are never logged.
     KERNEL_WORK
     KERNEL_WRITE
@@ -40,7 +49,7 @@ cdef enum call_e:
     KERNEL_LAUNCH
 
 cdef enum:
-    CALL_COUNT = 29                 # a literal: Cython before 3.3 takes no other enumerator as a dimension
+    CALL_COUNT = 38                 # a literal: Cython before 3.3 takes no other enumerator as a dimension
     CALL_ARGS = 5
     LOG_LIMIT = 65536               # calls kept; the counts go on
     MISUSE_LIMIT = 1000
@@ -58,11 +67,13 @@ ctypedef struct log_t:
     uint64_t by_name[CALL_COUNT]
 
 cdef enum misuse_e:
+    MISUSE_NONE
     MISUSE_UNKNOWN                  # nothing is allocated there
     MISUSE_INTERIOR                 # a free of an address inside an allocation
     MISUSE_OUTSIDE                  # an access that runs over the end of an allocation
     MISUSE_DEVICE                   # the address belongs to another device than the current one
     MISUSE_FREED                    # queued work ran after the memory that it was queued for was freed
+    MISUSE_UNMAPPED                 # as above, but unmapped, or mapped anew
     MISUSE_NO_STREAM                # no stream ever had the handle
     MISUSE_STREAM_GONE
     MISUSE_STREAM_DEVICE            # the stream belongs to another device than the current one
@@ -71,6 +82,23 @@ cdef enum misuse_e:
     MISUSE_EVENT_DEVICE             # the event and the stream belong to different devices
     MISUSE_CAPTURE                  # not permitted while a stream is capturing
     MISUSE_HOST_FUNCTION            # a CUDA call from a host function
+    MISUSE_VIRTUAL                  # cudaFree of reserved addresses
+    MISUSE_NOT_RESERVED             # the range does not lie in one reservation
+    MISUSE_NOT_MAPPED
+    MISUSE_NO_ACCESS                # mapped, but cuMemSetAccess has given no access
+    MISUSE_READ_ONLY
+    MISUSE_UNALIGNED                # a size, an address or an alignment
+    MISUSE_MAPPED                   # something is mapped there
+    MISUSE_PART_MAPPING             # not all of a mapping
+    MISUSE_PART_RESERVATION         # not all of a reservation
+    MISUSE_STILL_MAPPED             # a reservation with mappings is given back
+    MISUSE_OFFSET                   # other than 0
+    MISUSE_NO_HANDLE                # no memory ever had the handle
+    MISUSE_HANDLE_GONE
+    MISUSE_HANDLE_DEVICE            # the memory belongs to another device than the current one
+    MISUSE_HANDLE_SIZE              # more is mapped than the memory has
+    MISUSE_LOCATION                 # memory or access is asked for on another device than the current one
+    MISUSE_IN_USE                   # unmapped under work that is complete as far as the host knows not
 
 ctypedef struct misuse_t:
     int kind

@@ -20,8 +20,8 @@ cdef enum op_state_e:
     OP_STARTED                      # completes at `end`
     OP_CALLING                      # a thread is in its host function
 
-# Device memory that an operation touches; nbytes == 0: none. `serial` is that of the allocation there when it was
-# queued, 0 if there was none: the memory may be gone, and other memory be at its address, when it runs.
+# Device memory that an operation touches; nbytes == 0: none. `serial` is that of the place_t there when it was queued,
+# 0 if there was no memory: it may be gone, and other memory be at its address, when the operation runs.
 ctypedef struct span_t:
     uint64_t address
     size_t nbytes

@@ -59,6 +59,10 @@ cdef bint races_collect(races_t* self, const uint64_t** clocks, uint32_t count, 
 cdef void races_forget(races_t* self) noexcept nogil
 cdef bint races_forget_range(races_t* self, uint64_t address, uint64_t nbytes) noexcept nogil
 
+# An access to [address, address + nbytes) that `clock`, which has all lanes, does not name; NULL: there is none.
+cdef const access_t* races_beyond(races_t* self, uint64_t address, uint64_t nbytes,
+                                  const uint64_t* clock) noexcept nogil
+
 # False without host memory for it; the copy's records are the caller's to free().
 cdef bint races_copy(const races_t* self, races_t* copy) noexcept nogil
 cdef list races_list(const races_t* self)

@@ -133,7 +133,7 @@ def draw_driver():
     with cp.sim.Device("1MiB") as device:
         assert all(_driver.call_address(device, name) for name in shown)
     picture = Picture("The driver table and its two fillings", 90 + 40 * len(shown))
-    picture.text(20, 30, "__pyx_capi__ of cyruntime", bold=True)
+    picture.text(20, 30, "__pyx_capi__ of cyruntime, cydriver", bold=True)
     picture.text(380, 30, "driver_t", bold=True, anchor="middle")
     picture.text(740, 30, "_sim_calls", bold=True, anchor="end")
     for number, name in enumerate(shown):

@@ -110,7 +110,7 @@ cdef const driver_t* cuda_table() except NULL:
 cdef int table_load() except -1:
     global filled, missing, bindings_version, device_get_name
     version, runtime, driver = _import_bindings()
-    missing = table_fill(runtime.__pyx_capi__)
+    missing = table_fill(runtime.__pyx_capi__, driver.__pyx_capi__)
     device_get_name = <device_name_t>symbol(driver.__pyx_capi__, "cuDeviceGetName", b"CUresult (char *, int, CUdevice)")
     bindings_version = version
     lacking = sorted(_REQUIRED.intersection(missing))
@@ -130,10 +130,16 @@ def _import_bindings():
     return __version__, cyruntime, cydriver
 
 
-cdef list table_fill(dict capi):
+cdef list table_fill(dict runtime, dict driver):
     """Fill the table and return the names of the symbols that could not be."""
     lacking = []
     table.name = "cuda"
+    table_fill_runtime(runtime, lacking)
+    table_fill_driver(driver, lacking)
+    return lacking
+
+
+cdef int table_fill_runtime(dict capi, list lacking) except -1:
     bind(capi, "cudaGetDeviceCount", b"cudaError_t (int *)", <void**>&table.cudaGetDeviceCount, lacking)
     bind(capi, "cudaGetDevice", b"cudaError_t (int *)", <void**>&table.cudaGetDevice, lacking)
     bind(capi, "cudaSetDevice", b"cudaError_t (int)", <void**>&table.cudaSetDevice, lacking)
@@ -177,7 +183,28 @@ cdef list table_fill(dict capi):
          <void**>&table.cudaLaunchHostFunc, lacking)
     bind(capi, "cudaGetErrorName", b"char const *(cudaError_t)", <void**>&table.cudaGetErrorName, lacking)
     bind(capi, "cudaGetErrorString", b"char const *(cudaError_t)", <void**>&table.cudaGetErrorString, lacking)
-    return lacking
+    return 0
+
+
+cdef int table_fill_driver(dict capi, list lacking) except -1:
+    bind(capi, "cuDeviceGetAttribute", b"CUresult (int *, CUdevice_attribute, CUdevice)",
+         <void**>&table.cuDeviceGetAttribute, lacking)
+    bind(capi, "cuMemGetAllocationGranularity",
+         b"CUresult (size_t *, CUmemAllocationProp const *, CUmemAllocationGranularity_flags)",
+         <void**>&table.cuMemGetAllocationGranularity, lacking)
+    bind(capi, "cuMemAddressReserve", b"CUresult (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned PY_LONG_LONG)",
+         <void**>&table.cuMemAddressReserve, lacking)
+    bind(capi, "cuMemAddressFree", b"CUresult (CUdeviceptr, size_t)", <void**>&table.cuMemAddressFree, lacking)
+    bind(capi, "cuMemCreate", b"CUresult (CUmemGenericAllocationHandle *, size_t, CUmemAllocationProp const *, "
+         b"unsigned PY_LONG_LONG)", <void**>&table.cuMemCreate, lacking)
+    bind(capi, "cuMemRelease", b"CUresult (CUmemGenericAllocationHandle)", <void**>&table.cuMemRelease, lacking)
+    bind(capi, "cuMemMap", b"CUresult (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, "
+         b"unsigned PY_LONG_LONG)", <void**>&table.cuMemMap, lacking)
+    bind(capi, "cuMemUnmap", b"CUresult (CUdeviceptr, size_t)", <void**>&table.cuMemUnmap, lacking)
+    bind(capi, "cuMemSetAccess", b"CUresult (CUdeviceptr, size_t, CUmemAccessDesc const *, size_t)",
+         <void**>&table.cuMemSetAccess, lacking)
+    bind(capi, "cuGetErrorName", b"CUresult (CUresult, char const **)", <void**>&table.cuGetErrorName, lacking)
+    return 0
 
 
 cdef int bind(dict capi, str name, bytes signature, void** entry, list lacking) except -1:

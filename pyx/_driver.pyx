@@ -32,7 +32,9 @@ CALLS = (
     "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamGetId", "cudaStreamQuery", "cudaStreamWaitEvent",
     "cudaStreamIsCapturing", "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaEventCreateWithFlags",
     "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize", "cudaEventDestroy", "cudaLaunchHostFunc",
-    "cudaGetErrorName", "cudaGetErrorString",
+    "cudaGetErrorName", "cudaGetErrorString", "cuDeviceGetAttribute", "cuMemGetAllocationGranularity",
+    "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+    "cuMemSetAccess", "cuGetErrorName",
 )
 TABLE_ENTRIES = sizeof(driver_t) // sizeof(void*) - 1
 
@@ -70,6 +72,23 @@ cdef class Device:
     def is_simulated(self):
         """Whether host memory plays the device."""
         return self.driver.name == b"sim"
+
+    @property
+    def granularity(self):
+        """Bytes of which all virtual memory of the device is a multiple; 0 if it has none, or the driver lacks calls.
+
+        Raises
+        ------
+        CudaError
+            A call failed.
+        """
+        cdef size_t granularity = 0
+        cdef visit_t visit
+        with nogil:
+            if visit_begin_context(&visit, self.driver, self.number, b"cuDeviceGetAttribute"):
+                visit_end(&visit, granularity_ask(&visit, &granularity))
+        visit_check(&visit)
+        return granularity
 
     def mem_info(self):
         """Return the device's free and total memory.
@@ -237,6 +256,14 @@ cdef cudaError_t device_enter(const driver_t* driver, int number, int* previous)
     return driver.cudaSetDevice(number)
 
 
+cdef cudaError_t device_enter_context(const driver_t* driver, int number, int* previous) noexcept nogil:
+    """Enter a device and make its primary context current, as the calls named cu* need it."""
+    cdef cudaError_t code = driver.cudaGetDevice(previous)
+    if code != cudaSuccess:
+        return code
+    return driver.cudaSetDevice(number)
+
+
 cdef void device_leave(const driver_t* driver, int number, int previous) noexcept nogil:
     """Undo a device_enter() that succeeded."""
     if previous != number:
@@ -247,13 +274,34 @@ cdef int driver_check(const driver_t* driver, cudaError_t code, str call) except
     """Raise what `code` of `call` means, or return 0."""
     if code == cudaSuccess:
         return 0
-    cdef const char* text
+    cdef const char* text = NULL
+    cdef bint of_driver = call.startswith("cu") and not call.startswith("cuda") and driver.cuGetErrorName is not NULL
     with nogil:
-        text = driver.cudaGetErrorName(code)
+        if of_driver:
+            driver.cuGetErrorName(code, &text)
+        else:
+            text = driver.cudaGetErrorName(code)
     name = "unknown error" if text is NULL else text.decode()
     if code in _UNAVAILABLE:
         raise DeviceUnavailableError(code, name, call, NO_DEVICE_HINT)
     raise CudaError(code, name, call)
+
+
+cdef bint driver_has_virtual(const driver_t* driver) noexcept nogil:
+    return (driver.cuDeviceGetAttribute is not NULL and driver.cuMemGetAllocationGranularity is not NULL
+            and driver.cuMemAddressReserve is not NULL and driver.cuMemAddressFree is not NULL
+            and driver.cuMemCreate is not NULL and driver.cuMemRelease is not NULL
+            and driver.cuMemMap is not NULL and driver.cuMemUnmap is not NULL and driver.cuMemSetAccess is not NULL)
+
+
+cdef CUmemAllocationProp memory_of(int number) noexcept nogil:
+    cdef CUmemAllocationProp prop
+    memset(&prop, 0, sizeof(prop))
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    prop.location.id = number
+    return prop
 
 
 cdef bint driver_is_shut() noexcept nogil:
@@ -262,14 +310,39 @@ cdef bint driver_is_shut() noexcept nogil:
 
 cdef bint visit_begin(visit_t* visit, const driver_t* driver, int number, const char* call) noexcept nogil:
     """Enter a device in order to make `call`; False when that fails, and then there is nothing to end."""
+    return visit_entered(visit, driver, number, call, device_enter(driver, number, &visit.previous))
+
+
+cdef bint visit_begin_context(visit_t* visit, const driver_t* driver, int number, const char* call) noexcept nogil:
+    """Enter a device in order to make `call`, one named cu*."""
+    return visit_entered(visit, driver, number, call, device_enter_context(driver, number, &visit.previous))
+
+
+cdef bint visit_entered(visit_t* visit, const driver_t* driver, int number, const char* call,
+                        cudaError_t code) noexcept nogil:
     visit.driver = driver
     visit.number = number
     visit.call = b"cudaSetDevice"
-    visit.code = device_enter(driver, number, &visit.previous)
-    if visit.code != cudaSuccess:
+    visit.code = code
+    if code != cudaSuccess:
         return False
     visit.call = call
     return True
+
+
+cdef CUresult granularity_ask(visit_t* visit, size_t* granularity) noexcept nogil:
+    """Ask for the granularity of a device that was entered, if it has virtual memory."""
+    cdef CUmemAllocationProp prop = memory_of(visit.number)
+    cdef int supported = 0
+    cdef CUresult code
+    if not driver_has_virtual(visit.driver):
+        return cudaSuccess
+    code = visit.driver.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                             visit.number)
+    if code != cudaSuccess or not supported:
+        return code
+    visit.call = b"cuMemGetAllocationGranularity"
+    return visit.driver.cuMemGetAllocationGranularity(granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM)
 
 
 cdef void visit_end(visit_t* visit, cudaError_t code) noexcept nogil:

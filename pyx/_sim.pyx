@@ -1,6 +1,5 @@
 """The simulated device as Python sees it: its settings, what it saw, and what it shall get wrong."""
 
-import operator
 from collections import Counter
 from weakref import WeakValueDictionary
 
@@ -14,20 +13,19 @@ from cuda_pool._sim_device cimport (
     NO_DEVICE, current_number, current_set, devices_add, devices_remove, sim_lock, sim_unlock, thread_is_called)
 from cuda_pool._sim_drive cimport device_advance, device_clear
 from cuda_pool._sim_log cimport *
-from cuda_pool._sim_memory cimport memory_copy, memory_t
+from cuda_pool._sim_memory cimport memory_copy, memory_free, memory_t
 from cuda_pool._sim_race cimport races_copy, races_free, races_list, races_t
 from cuda_pool._sim_stream cimport timeline_check, timeline_init
+from cuda_pool._sim_virtual cimport range_t, virtual_check, virtual_copy
 from cuda_pool._sim_work cimport Graph, event_new, stream_default, stream_new
 
-import cuda_pool._sim_stream_calls      # fills its part of the driver table
-from cuda_pool._sim_calls import ERRORS as _ERRORS
+import cuda_pool._sim_stream_calls      # each fills its part of the driver table
+import cuda_pool._sim_virtual_calls
 from cuda_pool._sim_log import NAMES as _NAMES
+from cuda_pool._sim_settings import alignment, code_of, flag, granule, integer, memory_size, nanoseconds, seed_state
 from cuda_pool._sim_work import launch as _launch
-from cuda_pool.sizes import format_size, is_index, parse_size, shown
+from cuda_pool.sizes import format_size
 
-# The address space of a 64-bit process is 128 TiB; this leaves half of it to everything else.
-_MEMORY_MAX = 1 << 46
-_CODES = {name.decode(): code for code, name, _ in _ERRORS if code}
 _ALIASABLE = ("cudaMalloc", "cudaMallocAsync")
 
 # Every Device that is alive, by its number.
@@ -58,6 +56,13 @@ cdef class Device(BaseDevice):
     base_alignment : int, optional
         Make cudaMalloc return addresses that are a multiple of this and of no larger power of two:
         256, 512, 1024 or 2048. By default they are aligned to the host's pages.
+    granularity : int or str, optional
+        Bytes of which all sizes and addresses of virtual memory are a multiple: a power of two from 4 KiB to 1 GiB, by
+        default 2 MiB. 0 makes a device without virtual memory, as old ones are.
+    lazy : bool, optional
+        Put host memory behind virtual addresses only when an operation of the device first moves data there, so that
+        mapping and unmapping cost next to nothing. The host itself must then not follow an address to which the
+        device has moved nothing.
 
     Raises
     ------
@@ -81,13 +86,15 @@ cdef class Device(BaseDevice):
             sim_unlock()
         _need(made)
 
-    def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None):
+    def __init__(self, memory="8GiB", ordinal=0, seed=None, *, base_alignment=None, granularity="2MiB", lazy=False):
         if self.listed:
             raise RuntimeError("a simulated device is set up once; make a new one")
-        self.state.memory.memory = _memory(memory)
-        self.state.ordinal = _integer("ordinal", ordinal, 0, 0x7FFFFFFF)
-        self.state.memory.random = self.state.timeline.random = _random(seed)
-        self.state.memory.base_alignment = _alignment(base_alignment)
+        self.state.memory.memory = memory_size(memory)
+        self.state.ordinal = integer("ordinal", ordinal, 0, 0x7FFFFFFF)
+        self.state.memory.random = self.state.timeline.random = seed_state(seed)
+        self.state.memory.base_alignment = alignment(base_alignment)
+        self.state.memory.space.granularity = granule(granularity)
+        self.state.memory.space.lazy = flag("lazy", lazy)
         device_enlist(self)
         self.driver = sim_table()
         self.number = self.state.timeline.device = self.state.number
@@ -114,17 +121,37 @@ cdef class Device(BaseDevice):
 
     @property
     def allocated(self):
-        """Bytes that are allocated now."""
+        """Bytes that are allocated now, or made with cuMemCreate and not gone yet."""
         cdef size_t allocated
         with nogil:
             sim_lock()
-            allocated = self.state.memory.allocated
+            allocated = self.state.memory.memory - memory_free(&self.state.memory)
             sim_unlock()
         return allocated
 
     @property
+    def physical(self):
+        """Bytes made with cuMemCreate that are not gone yet: they have a handle or are mapped."""
+        cdef size_t physical
+        with nogil:
+            sim_lock()
+            physical = self.state.memory.space.physical
+            sim_unlock()
+        return physical
+
+    @property
+    def reserved(self):
+        """Dict of the address ranges that are reserved, address to size in bytes."""
+        return device_ranges(self, False)
+
+    @property
+    def mapped(self):
+        """Dict of the mappings of physical memory, address to size in bytes."""
+        return device_ranges(self, True)
+
+    @property
     def live(self):
-        """Dict of the allocations that are live, address to size in bytes."""
+        """Dict of the allocations of cudaMalloc and cudaMallocAsync that are live, address to size in bytes."""
         cdef memory_t copy
         cdef bint copied
         with nogil:
@@ -203,11 +230,11 @@ cdef class Device(BaseDevice):
         Parameters
         ----------
         name : str
-            The call, such as ``"cudaMalloc"``.
+            The call, such as ``"cudaMalloc"`` or ``"cuMemCreate"``.
         after : int
             Number of calls that go well before; 2 makes the third call fail.
         code : int or str
-            What the call returns: a cudaError_t or its name.
+            What the call returns: a cudaError_t or a CUresult, or the name of one.
         times : int
             Number of calls in a row that fail.
 
@@ -218,7 +245,7 @@ cdef class Device(BaseDevice):
         RuntimeError
             64 faults are waiting already.
         """
-        rule_add(self, name, _code(code), after, times)
+        rule_add(self, name, code_of(code), after, times)
 
     def alias(self, name="cudaMalloc", after=0, times=1):
         """Make an allocation return an address that is live already, as a broken driver would.
@@ -239,7 +266,7 @@ cdef class Device(BaseDevice):
     def delay(self, name, seconds):
         """Make every later call of `name` on this device take `seconds` longer; 0 ends that."""
         cdef int call = call_index(name)
-        cdef int64_t delay_ns = _nanoseconds(seconds)
+        cdef int64_t delay_ns = nanoseconds(seconds)
         with nogil:
             sim_lock()
             self.state.faults.delay_ns[call] = delay_ns
@@ -341,7 +368,7 @@ cdef class Device(BaseDevice):
 
         Other than synchronize() this is no way to learn that work is complete: it orders nothing.
         """
-        cdef uint64_t passing = _integer("ticks", ticks, 0, 1 << 40)
+        cdef uint64_t passing = integer("ticks", ticks, 0, 1 << 40)
         cdef cudaError_t code = cudaErrorNotPermitted
         with nogil:
             if not thread_is_called():
@@ -373,13 +400,15 @@ cdef class Device(BaseDevice):
             _launch(graph, 0, stream)
 
     def check(self):
-        """Assert the invariants of the streams and of the race detector, as their declarations state them."""
-        cdef bint good
+        """Assert the invariants of streams, race detector and virtual memory, as their declarations state them."""
+        cdef bint streams, mappings
         with nogil:
             sim_lock()
-            good = timeline_check(&self.state.timeline)
+            streams = timeline_check(&self.state.timeline)
+            mappings = virtual_check(&self.state.memory.space)
             sim_unlock()
-        assert good, "the simulated device's streams are inconsistent"
+        assert streams, "the simulated device's streams are inconsistent"
+        assert mappings, "the simulated device's virtual memory is inconsistent"
 
     def close(self):
         """Unmap all memory of the device and drop its streams with what they have queued.
@@ -439,13 +468,28 @@ cdef int device_enlist(Device device) except -1:
     return 0
 
 
+cdef dict device_ranges(Device device, bint mapped):
+    cdef range_t* ranges
+    cdef size_t i, count
+    cdef bint copied
+    with nogil:
+        sim_lock()
+        copied = virtual_copy(&device.state.memory.space, mapped, &ranges, &count)
+        sim_unlock()
+    _need(copied)
+    try:
+        return {ranges[i].address: ranges[i].size for i in range(count)}
+    finally:
+        free(ranges)
+
+
 cdef int rule_add(Device device, name, int code, after, times) except -1:
     cdef rule_t rule
     cdef bint added
     rule.name = call_index(name)
     rule.code = code
-    rule.after = _integer("after", after, 0, (1 << 64) - 1)
-    rule.times = _integer("times", times, 1, (1 << 64) - 1)
+    rule.after = integer("after", after, 0, (1 << 64) - 1)
+    rule.times = integer("times", times, 1, (1 << 64) - 1)
     with nogil:
         sim_lock()
         added = faults_add(&device.state.faults, rule)
@@ -453,53 +497,6 @@ cdef int rule_add(Device device, name, int code, after, times) except -1:
     if not added:
         raise RuntimeError(f"{RULE_LIMIT} faults are waiting already; clear_faults() takes them back")
     return 0
-
-
-def _memory(memory):
-    nbytes = parse_size(memory)
-    if not 1 <= nbytes <= _MEMORY_MAX:
-        raise ValueError(f"memory is from 1 byte to 64 TiB, got {shown(memory)}")
-    return nbytes
-
-
-def _alignment(base_alignment):
-    if base_alignment is None:
-        return 0
-    if base_alignment not in (256, 512, 1024, 2048):
-        raise ValueError(f"base_alignment is 256, 512, 1024, 2048 or None, got {shown(base_alignment)}")
-    return base_alignment
-
-
-def _random(seed):
-    """Return the first state of the address generator; 0, which it never reaches, means that there is no seed."""
-    if seed is None:
-        return 0
-    # Knuth's multiplier (The Art of Computer Programming 2, 3.3.4) tells small seeds apart.
-    return (operator.index(seed) * 6364136223846793005 & (1 << 64) - 1) | 1
-
-
-def _integer(what, value, low, high):
-    if not is_index(value):
-        raise TypeError(f"{what} is an int, got {shown(value)}")
-    number = operator.index(value)
-    if not low <= number <= high:
-        raise ValueError(f"{what} is from {low} to {high}, got {shown(number)}")
-    return number
-
-
-def _code(code):
-    if code in _CODES:
-        return _CODES[code]
-    if code in _CODES.values():
-        return operator.index(code)
-    accepted = ", ".join(f"{name} ({number})" for name, number in _CODES.items())
-    raise ValueError(f"no CUDA error {shown(code)} here; accepted are {accepted}")
-
-
-def _nanoseconds(seconds):
-    if not 0 <= seconds <= 86400:
-        raise ValueError(f"seconds is from 0 to 86400, got {shown(seconds)}")
-    return int(seconds * 1e9)
 
 
 def _need(copied):

@@ -1,6 +1,7 @@
 """CUDA's calls over the simulated devices: each is recorded, delayed and failed as asked, then carried out.
 
-Here are the calls about devices and memory, and what all calls share; _sim_stream_calls has those about streams.
+Here are the calls about devices and memory, and what all calls share; _sim_stream_calls has those about streams,
+_sim_virtual_calls those about virtual memory.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -16,57 +17,23 @@ from cuda_pool._sim_device cimport (
     NO_DEVICE, current_number, current_set, devices_count, devices_get, devices_owning, sim_device_t, sim_lock,
     sim_unlock, thread_is_called, thread_number)
 from cuda_pool._sim_drive cimport device_await_all, device_await_stream
+from cuda_pool._sim_error cimport sim_driver_error_name, sim_error_name, sim_error_string
 from cuda_pool._sim_event cimport event_t
 from cuda_pool._sim_graph cimport (
     capture_break, captures_forbid_legacy, captures_forbid_unsafe, captures_forbid_waiting, event_forbid, work_submit)
 from cuda_pool._sim_handle cimport HANDLE_STREAM, handle_get, handle_was_used
 from cuda_pool._sim_log cimport *
-from cuda_pool._sim_memory cimport live_t, memory_allocate, memory_find, memory_largest, memory_release
+from cuda_pool._sim_memory cimport (
+    live_t, memory_allocate, memory_find, memory_free, memory_largest, memory_owns, memory_place, memory_release,
+    place_t)
 from cuda_pool._sim_op cimport OP_COPY, OP_FILL, OP_FREE, op_make, op_t, span_make
 from cuda_pool._sim_stream cimport stream_of_thread, stream_t
+from cuda_pool._sim_virtual cimport virtual_find
 
 # What the simulator answers for the interface level it has.
 cdef enum:
     VERSION = 13000
 
-# The codes that a call here may return or a test may ask for: number, name, text. Kept alive for the C pointers.
-ERRORS = (
-    (0, b"cudaSuccess", b"no error"),
-    (1, b"cudaErrorInvalidValue", b"invalid argument"),
-    (2, b"cudaErrorMemoryAllocation", b"out of memory"),
-    (3, b"cudaErrorInitializationError", b"initialization error"),
-    (4, b"cudaErrorCudartUnloading", b"driver shutting down"),
-    (35, b"cudaErrorInsufficientDriver", b"driver version is too old"),
-    (46, b"cudaErrorDevicesUnavailable", b"all devices are busy"),
-    (100, b"cudaErrorNoDevice", b"no device"),
-    (101, b"cudaErrorInvalidDevice", b"invalid device number"),
-    (400, b"cudaErrorInvalidResourceHandle", b"invalid resource handle"),
-    (600, b"cudaErrorNotReady", b"not ready"),
-    (700, b"cudaErrorIllegalAddress", b"illegal memory access"),
-    (719, b"cudaErrorLaunchFailure", b"launch failure"),
-    (801, b"cudaErrorNotSupported", b"not supported"),
-    (800, b"cudaErrorNotPermitted", b"not permitted"),
-    (900, b"cudaErrorStreamCaptureUnsupported", b"not permitted while a stream is capturing"),
-    (901, b"cudaErrorStreamCaptureInvalidated", b"the capture failed earlier"),
-    (902, b"cudaErrorStreamCaptureMerge", b"two captures would become one"),
-    (903, b"cudaErrorStreamCaptureUnmatched", b"the capture did not begin on this stream"),
-    (904, b"cudaErrorStreamCaptureUnjoined", b"a captured stream was not joined to where the capture began"),
-    (905, b"cudaErrorStreamCaptureIsolation", b"a capture would depend on work outside it"),
-    (906, b"cudaErrorStreamCaptureImplicit", b"the legacy default stream would depend on a capture"),
-    (907, b"cudaErrorCapturedEvent", b"not permitted on an event recorded in a capture"),
-    (908, b"cudaErrorStreamCaptureWrongThread", b"the capture began in another thread"),
-    (999, b"cudaErrorUnknown", b"unknown error"),
-)
-
-ctypedef struct error_t:
-    int code
-    const char* name
-    const char* text
-
-cdef enum:
-    ERROR_COUNT = 25
-
-cdef error_t errors[ERROR_COUNT]
 cdef driver_t table
 
 
@@ -131,7 +98,7 @@ cdef cudaError_t sim_mem_get_info(size_t* free, size_t* total) noexcept nogil:
     cdef sim_device_t* device
     cdef cudaError_t code = call_begin_current(CALL_MEM_GET_INFO, 0, 0, 0, 0, 0, &device)
     if code == cudaSuccess:
-        free[0] = device.memory.memory - device.memory.allocated
+        free[0] = memory_free(&device.memory)
         total[0] = device.memory.memory
     return call_end(code)
 
@@ -216,7 +183,7 @@ cdef cudaError_t sim_memset_async(void* ptr, int value, size_t nbytes, cudaStrea
     cdef cudaError_t code = call_begin_work(CALL_MEMSET_ASYNC, <uint64_t>ptr, <uint64_t>value, nbytes,
                                             <uint64_t>stream, 0, stream, &device, &queue)
     if code == cudaSuccess:
-        code = access_check(device, CALL_MEMSET_ASYNC, ptr, nbytes)
+        code = access_check(device, CALL_MEMSET_ASYNC, ptr, nbytes, True)
     if code == cudaSuccess and nbytes > 0:
         op = op_make(OP_FILL, CALL_MEMSET_ASYNC, 0)
         op.writes = span_make(&device.memory, ptr, nbytes)
@@ -244,22 +211,6 @@ cdef cudaError_t sim_device_synchronize() noexcept nogil:
     if code == cudaSuccess:
         code = device_await_all(device)
     return call_end(code)
-
-
-cdef const char* sim_error_name(cudaError_t code) noexcept nogil:
-    cdef int i
-    for i in range(ERROR_COUNT):
-        if errors[i].code == code:
-            return errors[i].name
-    return "unrecognized error code"
-
-
-cdef const char* sim_error_string(cudaError_t code) noexcept nogil:
-    cdef int i
-    for i in range(ERROR_COUNT):
-        if errors[i].code == code:
-            return errors[i].text
-    return "unrecognized error code"
 
 
 # --- what the calls share: call_begin takes the lock, call_end gives it back ---------------------------------------
@@ -423,11 +374,14 @@ cdef cudaError_t device_allocate(sim_device_t* device, cudaError_t code, void** 
 
 cdef cudaError_t live_check(sim_device_t* device, int name, void* ptr, live_t** live) noexcept nogil:
     """Find the allocation that starts at `ptr`, unless its free is queued already."""
+    cdef int kind = MISUSE_INTERIOR
     live[0] = memory_find(&device.memory, <char*>ptr) if device is not NULL else NULL
-    if live[0] is NULL or live[0].address != ptr or live[0].leaving and name == CALL_FREE_ASYNC:
-        live[0] = NULL
-        return misuse_report(device, name, ptr, 0)
-    return cudaSuccess
+    if live[0] is not NULL and live[0].address == ptr and not (live[0].leaving and name == CALL_FREE_ASYNC):
+        return cudaSuccess
+    if live[0] is NULL:
+        kind = MISUSE_VIRTUAL if device is not NULL and memory_owns(&device.memory, ptr) else MISUSE_UNKNOWN
+    live[0] = NULL
+    return misuse_report(device, name, <uint64_t>ptr, 0, kind)
 
 
 cdef cudaError_t await_and_find(int name, void* ptr, sim_device_t** device, live_t** live) noexcept nogil:
@@ -475,38 +429,44 @@ cdef cudaError_t copy_sides(sim_device_t* device, const void* destination, const
         from_device[0] = devices_owning(<char*>source) is not NULL
     elif kind < 0 or kind > cudaMemcpyDefault:
         return cudaErrorInvalidValue
+    # Whatever `kind` says, reserved addresses are looked up: they may be inaccessible to the host.
+    to_device[0] = to_device[0] or virtual_find(&device.memory.space, <uint64_t>destination) is not NULL
+    from_device[0] = from_device[0] or virtual_find(&device.memory.space, <uint64_t>source) is not NULL
     cdef cudaError_t code = cudaSuccess
     if to_device[0]:
-        code = access_check(device, CALL_MEMCPY_ASYNC, destination, nbytes)
+        code = access_check(device, CALL_MEMCPY_ASYNC, destination, nbytes, True)
     if from_device[0] and code == cudaSuccess:
-        code = access_check(device, CALL_MEMCPY_ASYNC, source, nbytes)
+        code = access_check(device, CALL_MEMCPY_ASYNC, source, nbytes, False)
     return code
 
 
-cdef cudaError_t access_check(sim_device_t* device, int name, const void* ptr, size_t nbytes) noexcept nogil:
-    """Check that the bytes lie in one allocation of the device."""
-    cdef live_t* live = memory_find(&device.memory, <char*>ptr)
-    if nbytes == 0:
-        return cudaSuccess
-    if live is NULL or nbytes > live.size - (<char*>ptr - live.address):
-        return misuse_report(device, name, ptr, nbytes)
-    return cudaSuccess
+cdef cudaError_t access_check(sim_device_t* device, int name, const void* ptr, size_t nbytes,
+                              bint write) noexcept nogil:
+    """Check that the bytes lie in one allocation of the device, or are mapped there."""
+    cdef place_t place
+    cdef int kind = memory_place(&device.memory, ptr, nbytes, write, &place) if nbytes > 0 else MISUSE_NONE
+    return cudaSuccess if kind == MISUSE_NONE else misuse_report(device, name, <uint64_t>ptr, nbytes, kind)
 
 
-cdef cudaError_t misuse_report(sim_device_t* device, int name, const void* ptr, size_t nbytes) noexcept nogil:
+cdef cudaError_t misuse_report(sim_device_t* device, int name, uint64_t address, size_t nbytes,
+                               int kind) noexcept nogil:
     """Record a wrong address at the current device and at the one that owns it; return the call's result."""
-    cdef sim_device_t* owner = devices_owning(<char*>ptr)
-    cdef live_t* live = NULL if owner is NULL else memory_find(&owner.memory, <char*>ptr)
+    cdef sim_device_t* owner = devices_owning(<char*>address)
+    cdef place_t place
     cdef misuse_t misuse
     memset(&misuse, 0, sizeof(misuse_t))
     misuse.name = name
     misuse.current = -1 if device is NULL else device.ordinal
-    misuse.address = <uint64_t>ptr
+    misuse.address = address
     misuse.size = nbytes
-    misuse.owner = 0 if owner is NULL else owner.ordinal
-    misuse.base = 0 if live is NULL else <uint64_t>live.address
-    misuse.base_size = 0 if live is NULL else live.size
-    misuse.kind = misuse_kind(device, owner, nbytes)
+    misuse.kind = kind
+    if owner is not NULL:
+        memory_place(&owner.memory, <void*>address, 0, False, &place)
+        misuse.owner = owner.ordinal
+        misuse.base = place.base
+        misuse.base_size = place.size
+    if owner is not NULL and owner is not device:
+        misuse.kind = MISUSE_DEVICE
     if device is not NULL:
         misuses_add(&device.misuses, &misuse)
     if owner is not NULL and owner is not device:
@@ -535,14 +495,6 @@ cdef cudaError_t capture_misuse(sim_device_t* device, int name, uint64_t handle,
     return code
 
 
-cdef int misuse_kind(sim_device_t* device, sim_device_t* owner, size_t nbytes) noexcept nogil:
-    if owner is NULL:
-        return MISUSE_UNKNOWN
-    if owner is not device:
-        return MISUSE_DEVICE
-    return MISUSE_INTERIOR if nbytes == 0 else MISUSE_OUTSIDE
-
-
 cdef cudaError_t attribute_get(int attribute, int* value) noexcept nogil:
     if attribute != 41 and attribute != 115:        # cudaDevAttrUnifiedAddressing, cudaDevAttrMemoryPoolsSupported
         return cudaErrorInvalidValue
@@ -550,15 +502,8 @@ cdef cudaError_t attribute_get(int attribute, int* value) noexcept nogil:
     return cudaSuccess
 
 
-# --- filling the tables ---------------------------------------------------------------------------------------------
+# --- filling the table ----------------------------------------------------------------------------------------------
 
-def _fill_errors():
-    cdef int i
-    for i in range(ERROR_COUNT):
-        errors[i].code, errors[i].name, errors[i].text = ERRORS[i]
-
-
-_fill_errors()
 table.name = "sim"
 table.cudaGetDeviceCount = sim_get_device_count
 table.cudaGetDevice = sim_get_device
@@ -577,3 +522,4 @@ table.cudaStreamSynchronize = sim_stream_synchronize
 table.cudaDeviceSynchronize = sim_device_synchronize
 table.cudaGetErrorName = sim_error_name
 table.cudaGetErrorString = sim_error_string
+table.cuGetErrorName = sim_driver_error_name

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from cuda_pool._sim_memory cimport memory_find
+from cuda_pool._sim_memory cimport memory_owns
 from cuda_pool._sim_stream cimport timeline_thread_ends
 
 cdef extern from *:
@@ -88,10 +88,10 @@ cdef sim_device_t* devices_get(int number) noexcept nogil:
 
 
 cdef sim_device_t* devices_owning(const char* address) noexcept nogil:
-    """Search every device for an allocation that contains `address`."""
+    """Search every device for an allocation or a reservation that contains `address`."""
     cdef int slot
     for slot in range(1, SLOTS):
-        if slots[slot] is not NULL and memory_find(&slots[slot].memory, address) is not NULL:
+        if slots[slot] is not NULL and memory_owns(&slots[slot].memory, address):
             return slots[slot]
     return NULL
 

@@ -1,4 +1,4 @@
-"""Handles of simulated streams, events and graphs: unique in the process while they live, reused afterwards."""
+"""Handles of simulated streams, events, graphs and memory: unique in the process while they live, reused afterwards."""
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport realloc
@@ -22,6 +22,7 @@ memset(tables, 0, sizeof(tables))
 tables[HANDLE_STREAM].base = 0x5700000000
 tables[HANDLE_EVENT].base = 0xE700000000
 tables[HANDLE_GRAPH].base = 0x6700000000
+tables[HANDLE_MEMORY].base = 0xAE00000000
 
 
 cdef uint64_t handle_add(int kind, void* item) noexcept nogil:

@@ -34,6 +34,15 @@ CALLS = {
     "cudaEventSynchronize": 1,
     "cudaEventDestroy": 1,
     "cudaLaunchHostFunc": 3,        # stream, function, argument
+    "cuDeviceGetAttribute": 2,      # ordinal, attribute
+    "cuMemGetAllocationGranularity": 1,     # option
+    "cuMemAddressReserve": 4,       # size, alignment, hint, flags
+    "cuMemAddressFree": 2,
+    "cuMemCreate": 2,               # size, flags
+    "cuMemRelease": 1,
+    "cuMemMap": 5,                  # address, size, offset, handle, flags
+    "cuMemUnmap": 2,
+    "cuMemSetAccess": 4,            # address, size, flags of the first location, number of locations
 }
 NAMES = tuple(CALLS)
 OPERATIONS = (*NAMES, "work", "write", "read", "launch")
@@ -44,6 +53,7 @@ _EXPLANATIONS = {
     MISUSE_OUTSIDE: "it runs over the end of the allocation at {base:#x} of {base_size} bytes",
     MISUSE_DEVICE: "the address belongs to device {owner}",
     MISUSE_FREED: "the memory that it was queued for has been freed",
+    MISUSE_UNMAPPED: "the memory that it was queued for has been unmapped",
     MISUSE_NO_STREAM: "no stream has this handle",
     MISUSE_STREAM_GONE: "the stream was destroyed",
     MISUSE_STREAM_DEVICE: "the stream belongs to device {owner}",
@@ -52,6 +62,24 @@ _EXPLANATIONS = {
     MISUSE_EVENT_DEVICE: "the event belongs to device {owner}",
     MISUSE_CAPTURE: "not permitted while a stream is capturing",
     MISUSE_HOST_FUNCTION: "a host function makes no CUDA call",
+    MISUSE_VIRTUAL: "it lies in the reservation at {base:#x} of {base_size} bytes; "
+                    "cuMemUnmap and cuMemAddressFree free it",
+    MISUSE_NOT_RESERVED: "the range does not lie in one reservation",
+    MISUSE_NOT_MAPPED: "not all of it is mapped in the reservation at {base:#x} of {base_size} bytes",
+    MISUSE_NO_ACCESS: "cuMemSetAccess has given no access to it",
+    MISUSE_READ_ONLY: "cuMemSetAccess has given access for reading only",
+    MISUSE_UNALIGNED: "the size and the address are multiples of the granularity, an alignment is a power of two",
+    MISUSE_MAPPED: "something is mapped there",
+    MISUSE_PART_MAPPING: "the range begins or ends inside a mapping",
+    MISUSE_PART_RESERVATION: "it is not all of the reservation at {base:#x} of {base_size} bytes",
+    MISUSE_STILL_MAPPED: "something is still mapped in the reservation",
+    MISUSE_OFFSET: "memory is mapped from its start, at offset 0",
+    MISUSE_NO_HANDLE: "no memory has this handle",
+    MISUSE_HANDLE_GONE: "the memory was released",
+    MISUSE_HANDLE_DEVICE: "the memory belongs to device {owner}",
+    MISUSE_HANDLE_SIZE: "the memory is smaller than the range",
+    MISUSE_LOCATION: "the location is not the current device",
+    MISUSE_IN_USE: "the host does not know that the work of stream {stream} on it is complete",
 }
 
 
@@ -131,7 +159,8 @@ cdef list misuses_list(const misuses_t* self):
 
 cdef str misuse_text(const misuse_t* misuse):
     size = f" of {misuse.size} bytes" if misuse.size else ""
-    why = _EXPLANATIONS[misuse.kind].format(base=misuse.base, base_size=misuse.base_size, owner=misuse.owner)
+    why = _EXPLANATIONS[misuse.kind].format(base=misuse.base, base_size=misuse.base_size, owner=misuse.owner,
+                                              stream=misuse.stream)
     where = f"on stream {misuse.stream} at tick {misuse.tick}"
     if not misuse.queued:
         where = "with no device current" if misuse.current < 0 else f"with device {misuse.current} current"

@@ -6,11 +6,14 @@ from libc.string cimport memcpy, memmove
 from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE, \
     mmap, mprotect, munmap
 
+from cuda_pool._sim_log cimport MISUSE_NONE, MISUSE_OUTSIDE
+from cuda_pool._sim_virtual cimport reservation_t, virtual_clear, virtual_find, virtual_place
+
 
 cdef int memory_allocate(memory_t* self, size_t nbytes, char** address) noexcept nogil:
     """Map `nbytes` > 0 bytes and enter them into the table."""
     cdef live_t entry
-    if nbytes > self.memory - self.allocated or not table_reserve(self):
+    if nbytes > memory_free(self) or not table_reserve(self):
         return -1
     if not mapping_make(nbytes, offset_next(self), &entry):
         return -1
@@ -34,11 +37,38 @@ cdef void memory_release(memory_t* self, live_t* entry) noexcept nogil:
 
 cdef void memory_clear(memory_t* self) noexcept nogil:
     """Unmap everything."""
+    virtual_clear(&self.space)
     while self.count > 0:
         memory_release(self, &self.entries[self.count - 1])
     free(self.entries)
     self.entries = NULL
     self.room = 0
+
+
+cdef size_t memory_free(const memory_t* self) noexcept nogil:
+    return self.memory - self.allocated - self.space.physical
+
+
+cdef int memory_place(const memory_t* self, const void* address, size_t nbytes, bint write,
+                      place_t* place) noexcept nogil:
+    """Tell what is at a range, and whether it may be read, or written."""
+    cdef const live_t* live = memory_find(self, <const char*>address)
+    cdef const reservation_t* reservation
+    if live is NULL:
+        reservation = virtual_find(&self.space, <uint64_t>address)
+        place.base = 0 if reservation is NULL else reservation.address
+        place.size = 0 if reservation is NULL else reservation.size
+        return virtual_place(&self.space, <uint64_t>address, nbytes, write, &place.serial)
+    place.base = <uint64_t>live.address
+    place.size = live.size
+    place.serial = live.serial
+    return MISUSE_OUTSIDE if nbytes > live.size - (<const char*>address - live.address) else MISUSE_NONE
+
+
+cdef bint memory_owns(const memory_t* self, const void* address) noexcept nogil:
+    """Tell whether an address is allocated or reserved on the device."""
+    return (memory_find(self, <const char*>address) is not NULL
+            or virtual_find(&self.space, <uint64_t>address) is not NULL)
 
 
 cdef bint memory_copy(const memory_t* self, memory_t* copy) noexcept nogil:

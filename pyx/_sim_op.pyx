@@ -4,9 +4,10 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
 from cuda_pool._driver cimport cudaErrorIllegalAddress, cudaErrorMemoryAllocation, cudaSuccess
-from cuda_pool._sim_log cimport MISUSE_FREED, MISUSE_OUTSIDE, MISUSE_UNKNOWN, misuse_t, misuses_add
-from cuda_pool._sim_memory cimport live_t, memory_find, memory_release
+from cuda_pool._sim_log cimport MISUSE_FREED, MISUSE_NONE, MISUSE_UNMAPPED, misuse_t, misuses_add
+from cuda_pool._sim_memory cimport memory_find, memory_place, memory_release, place_t
 from cuda_pool._sim_race cimport access_t, races_add, races_forget_range
+from cuda_pool._sim_virtual cimport virtual_find, virtual_touch
 
 
 cdef op_t op_make(int kind, int name, uint64_t ticks) noexcept nogil:
@@ -20,12 +21,13 @@ cdef op_t op_make(int kind, int name, uint64_t ticks) noexcept nogil:
 
 
 cdef span_t span_make(const memory_t* memory, const void* address, size_t nbytes) noexcept nogil:
-    """Return a range of device memory, with the allocation that is there now."""
-    cdef live_t* live = memory_find(memory, <const char*>address)
+    """Return a range of device memory, with the memory that is there now."""
+    cdef place_t place
     cdef span_t span
+    memory_place(memory, address, nbytes, False, &place)
     span.address = <uint64_t>address
     span.nbytes = nbytes
-    span.serial = 0 if live is NULL else live.serial
+    span.serial = place.serial
     return span
 
 
@@ -63,10 +65,14 @@ cdef void op_free(op_t* op) noexcept nogil:
 cdef cudaError_t op_run(const op_t* op, run_t* run) noexcept nogil:
     """Check both ranges, compare them with what others did there, and only then touch them."""
     cdef cudaError_t code = cudaSuccess
-    if not (span_is_live(op, &op.reads, run) and span_is_live(op, &op.writes, run)):
+    if not (span_is_live(op, &op.reads, False, run) and span_is_live(op, &op.writes, True, run)):
         return cudaErrorIllegalAddress
     if not (span_race(op, &op.reads, False, run) and span_race(op, &op.writes, True, run)):
         code = cudaErrorMemoryAllocation
+    if op.kind == OP_WORK:
+        return code
+    if not (span_touch(&op.reads, run) and span_touch(&op.writes, run)):
+        return cudaErrorMemoryAllocation
     if op.kind == OP_FILL:
         memset(<void*>op.writes.address, op.value, op.writes.nbytes)
     elif op.kind == OP_COPY:
@@ -97,22 +103,24 @@ cdef void result_release(result_t* result) noexcept nogil:
         free(result)
 
 
-cdef bint span_is_live(const op_t* op, const span_t* span, run_t* run) noexcept nogil:
-    """Tell whether the range lies in the allocation that it was queued for, or in any if there was none then."""
-    cdef live_t* live
+cdef bint span_is_live(const op_t* op, const span_t* span, bint write, run_t* run) noexcept nogil:
+    """Tell whether the range lies in the memory that it was queued for, or in any if there was none then."""
+    cdef place_t place
+    cdef int kind
     if span.nbytes == 0:
         return True
-    live = memory_find(run.memory, <char*>span.address)
-    if span.serial != 0 and (live is NULL or live.serial != span.serial):
-        return span_misuse(op, span, MISUSE_FREED, NULL, run)
-    if live is NULL:
-        return span_misuse(op, span, MISUSE_UNKNOWN, NULL, run)
-    if span.nbytes > live.size - (span.address - <uint64_t>live.address):
-        return span_misuse(op, span, MISUSE_OUTSIDE, live, run)
-    return True
+    kind = memory_place(run.memory, <void*>span.address, span.nbytes, write, &place)
+    if span.serial != 0 and place.serial != span.serial:
+        kind = MISUSE_FREED if virtual_find(&run.memory.space, span.address) is NULL else MISUSE_UNMAPPED
+    return kind == MISUSE_NONE or span_misuse(op, span, kind, &place, run)
 
 
-cdef bint span_misuse(const op_t* op, const span_t* span, int kind, const live_t* live, run_t* run) noexcept nogil:
+cdef bint span_touch(const span_t* span, run_t* run) noexcept nogil:
+    """Put host memory behind a range; False when the host refuses."""
+    return span.nbytes == 0 or virtual_touch(&run.memory.space, span.address, span.nbytes)
+
+
+cdef bint span_misuse(const op_t* op, const span_t* span, int kind, const place_t* place, run_t* run) noexcept nogil:
     """Record what is wrong with a range; False."""
     cdef misuse_t misuse
     memset(&misuse, 0, sizeof(misuse_t))
@@ -123,8 +131,8 @@ cdef bint span_misuse(const op_t* op, const span_t* span, int kind, const live_t
     misuse.tick = run.now
     misuse.address = span.address
     misuse.size = span.nbytes
-    misuse.base = 0 if live is NULL else <uint64_t>live.address
-    misuse.base_size = 0 if live is NULL else live.size
+    misuse.base = place.base
+    misuse.base_size = place.size
     misuses_add(run.misuses, &misuse)
     return False
 

@@ -116,6 +116,19 @@ cdef bint races_forget_range(races_t* self, uint64_t address, uint64_t nbytes) n
     return True
 
 
+cdef const access_t* races_beyond(races_t* self, uint64_t address, uint64_t nbytes,
+                                  const uint64_t* clock) noexcept nogil:
+    cdef const access_t* access
+    cdef uint64_t i
+    if not races_find(self, address, address + nbytes):
+        return NULL
+    for i in range(self.found_count):
+        access = &self.found[i].access
+        if clock[access.lane] < access.sequence:
+            return access
+    return NULL
+
+
 cdef bint races_copy(const races_t* self, races_t* copy) noexcept nogil:
     cdef size_t kept = min(self.count, <uint64_t>RACE_LIMIT)
     copy[0] = self[0]

@@ -14,8 +14,30 @@ from .models import CheckedPool
 
 ROOT = Path(__file__).resolve().parent.parent
 
-INT, SIZE, PTR = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+INT, SIZE, PTR, U64 = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_ulonglong
 REF = ctypes.POINTER
+
+
+class Location(ctypes.Structure):
+    """CUmemLocation."""
+
+    _fields_ = [("type", INT), ("id", INT)]
+
+
+class AllocationProp(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = [("type", INT), ("requestedHandleTypes", INT), ("location", Location), ("win32HandleMetaData", PTR),
+                ("compressionType", ctypes.c_ubyte), ("gpuDirectRDMACapable", ctypes.c_ubyte),
+                ("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 4)]
+
+
+class AccessDesc(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = [("location", Location), ("flags", INT)]
+
+
 PROTOTYPES = {
     "cudaGetDeviceCount": [REF(INT)],
     "cudaGetDevice": [REF(INT)],
@@ -46,6 +68,16 @@ PROTOTYPES = {
     "cudaEventSynchronize": [PTR],
     "cudaEventDestroy": [PTR],
     "cudaLaunchHostFunc": [PTR, PTR, PTR],
+    "cuDeviceGetAttribute": [REF(INT), INT, INT],
+    "cuMemGetAllocationGranularity": [REF(SIZE), REF(AllocationProp), INT],
+    "cuMemAddressReserve": [REF(U64), SIZE, SIZE, U64, U64],
+    "cuMemAddressFree": [U64, SIZE],
+    "cuMemCreate": [REF(U64), SIZE, REF(AllocationProp), U64],
+    "cuMemRelease": [U64],
+    "cuMemMap": [U64, SIZE, SIZE, U64, U64],
+    "cuMemUnmap": [U64, SIZE],
+    "cuMemSetAccess": [U64, SIZE, REF(AccessDesc), SIZE],
+    "cuGetErrorName": [INT, REF(ctypes.c_char_p)],
 }
 
 
@@ -82,6 +114,31 @@ class RawCalls:
         """Return (status, handle of the graph)."""
         graph = PTR(0xDEAD)
         return self.cudaStreamEndCapture(stream, ctypes.byref(graph)), graph.value or 0
+
+    def reserve(self, size, alignment=0, flags=0):
+        """Return (status, address)."""
+        address = U64()
+        return self.cuMemAddressReserve(ctypes.byref(address), size, alignment, 0, flags), address.value
+
+    def create(self, size, prop=None, flags=0):
+        """Return (status, handle); the memory is that of the current device unless `prop` says otherwise."""
+        handle = U64()
+        prop = prop or self.prop()
+        return self.cuMemCreate(ctypes.byref(handle), size, ctypes.byref(prop), flags), handle.value
+
+    def map(self, address, size, handle, offset=0, flags=0):
+        return self.cuMemMap(address, size, offset, handle, flags)
+
+    def set_access(self, address, size, flags=3, count=1, **location):
+        """Give the current device access, unless `location` (type, id) says otherwise."""
+        wanted = AccessDesc(self.location(**location), flags)
+        return self.cuMemSetAccess(address, size, ctypes.byref(wanted), count)
+
+    def location(self, type=1, id=None):
+        return Location(type, self.current() if id is None else id)
+
+    def prop(self, type=1, handle_types=0, **location):
+        return AllocationProp(type=type, requestedHandleTypes=handle_types, location=self.location(**location))
 
     def current(self):
         number = INT(-1)

@@ -4,8 +4,10 @@ import ctypes
 
 import pytest
 
-from cuda_pool import _cuda, _driver
+from cuda_pool import _cuda, _driver, _sim_error, sim
 from cuda_pool.errors import DeviceUnavailableError
+
+from .conftest import AccessDesc, AllocationProp
 
 cyruntime = pytest.importorskip("cuda.bindings.cyruntime", reason="cuda-bindings is not installed")
 
@@ -42,6 +44,49 @@ def test_real_call_answers(no_device):
     ptr = ctypes.c_void_p()
     assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(address)(ctypes.byref(ptr), 64) in (35, 100)
     assert not ptr.value
+
+
+def new_structs(number):
+    """cuda-python's own structs: memory of a device, and an array of two accesses to it."""
+    driver = pytest.importorskip("cuda.bindings.driver")
+    prop, access = driver.CUmemAllocationProp(), driver.CUmemAccessDesc()
+    prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    for struct in (prop, access):
+        struct.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        struct.location.id = number
+    prop.allocFlags.usage = 0x7788
+    one = ctypes.string_at(access.getPtr(), ctypes.sizeof(AccessDesc))
+    return prop, ctypes.create_string_buffer(one * 2, 2 * len(one))
+
+
+def test_structs_have_the_layout_of_cuda(make_device, raw):
+    """Those of the tests, and those that the table is compiled with, as the simulated device reads them."""
+    device = make_device()
+    sim.set_current_device(device)
+    calls, size = raw(device), device.granularity
+    prop, accesses = new_structs(calls.current())
+    same = calls.prop()
+    same.usage = 0x7788
+    assert bytes(same) == ctypes.string_at(prop.getPtr(), ctypes.sizeof(AllocationProp))
+    assert bytes((AccessDesc * 2)(*[AccessDesc(calls.location(), 3)] * 2)) == accesses.raw
+    handle = ctypes.c_ulonglong()
+    given = ctypes.cast(prop.getPtr(), ctypes.POINTER(AllocationProp))
+    assert calls.cuMemCreate(ctypes.byref(handle), size, given, 0) == 0
+    address = calls.reserve(size)[1]
+    assert calls.map(address, size, handle.value) == 0
+    assert calls.cuMemSetAccess(address, size, ctypes.cast(accesses, ctypes.POINTER(AccessDesc)), 2) == 0
+    device.write(address, b"x")
+
+
+def test_codes_of_both_libraries_agree():
+    """driver_check() tells the two apart by the call, not by the code."""
+    driver, runtime = (pytest.importorskip(f"cuda.bindings.{name}") for name in ("driver", "runtime"))
+    of_driver = {int(code): code.name for code in driver.CUresult}
+    of_runtime = {int(code): code.name for code in runtime.cudaError_t}
+    for code, name, driver_name, _ in _sim_error.ERRORS:
+        assert of_runtime[code] == name.decode()
+        assert of_driver.get(code, "") == driver_name.decode()
 
 
 def test_without_a_device_the_error_names_the_simulator(no_device):
@@ -88,10 +133,11 @@ def test_without_cuda_bindings(run_python):
     assert "pip install cuda-python" in done.stdout and "cp.sim.Device" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["cudaMallocAsync", "cudaDriverGetVersion"])
-def test_missing_symbol_only_turns_off_what_needs_it(run_python, name):
-    done = run_python("from cuda.bindings import cyruntime\n"
-                      f"del cyruntime.__pyx_capi__[{name!r}]\n"
+@pytest.mark.parametrize("module, name", [("cyruntime", "cudaMallocAsync"), ("cyruntime", "cudaDriverGetVersion"),
+                                          ("cydriver", "cuMemMap"), ("cydriver", "cuGetErrorName")])
+def test_missing_symbol_only_turns_off_what_needs_it(run_python, module, name):
+    done = run_python(f"from cuda.bindings import {module}\n"
+                      f"del {module}.__pyx_capi__[{name!r}]\n"
                       "from cuda_pool import _cuda\n"
                       "info = _cuda.info()\n"
                       "print(info['missing'], info['error'] is None or 'sim.Device' in info['error'])")

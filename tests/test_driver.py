@@ -10,6 +10,8 @@ import pytest
 from cuda_pool import _bench_driver, _driver, sim
 from cuda_pool.errors import CudaError, DeviceUnavailableError
 
+from .conftest import AccessDesc, RawCalls
+
 UNAVAILABLE = (3, 35, 46, 100)
 
 METHODS = {
@@ -32,6 +34,44 @@ def test_data_survives_the_trip(device):
     device.write(ptr, data[:-1])
     assert device.read(ptr, len(data) + 1) == data[:-1] + b"\xa5\xa5"
     device.free(ptr)
+
+
+def test_data_moves_with_virtual_memory(device, raw):
+    calls, size, number = raw(device), device.granularity, make_current(device)
+    if size == 0:
+        pytest.skip("the device has no virtual memory")
+    status, address = calls.reserve(4 * size)
+    assert status == 0 and address % size == 0
+    handles = [calls.create(size, calls.prop(id=number))[1] for _ in range(2)]
+    assert [calls.map(address + page * size, size, handle) for page, handle in enumerate(handles)] == [0, 0]
+    assert calls.set_access(address, 2 * size, id=number) == 0
+    device.write(address + size - 4, b"nextdoor")
+    assert calls.cuMemUnmap(address, 2 * size) == 0
+    assert [calls.map(address + page * size, size, handle) for page, handle in zip((3, 2), handles)] == [0, 0]
+    assert calls.set_access(address + 2 * size, 2 * size, id=number) == 0
+    assert (device.read(address + 4 * size - 4, 4), device.read(address + 2 * size, 4)) == (b"next", b"door")
+    assert [calls.cuMemRelease(handle) for handle in handles] == [0, 0]
+    assert device.read(address + 2 * size, 4) == b"door"
+    assert calls.cuMemUnmap(address + 2 * size, 2 * size) == 0
+    assert calls.cuMemAddressFree(address, 4 * size) == 0
+
+
+def test_granularity_in_a_thread_that_has_no_context_yet(device):
+    """The calls named cu* need one, those of the runtime make it."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(device.granularity))
+    thread.start()
+    thread.join()
+    assert found == [device.granularity]
+
+
+def make_current(device):
+    """Make a device current and return the number by which CUDA knows it."""
+    if device.is_simulated:
+        sim.set_current_device(device)
+    else:
+        assert RawCalls(device).cudaSetDevice(device.ordinal) == 0
+    return RawCalls(device).current()
 
 
 def test_write_takes_any_contiguous_buffer(device):
@@ -247,8 +287,21 @@ def test_table_and_names_agree(make_device, raw):
         "cudaEventRecord": [event.handle, 0], "cudaEventQuery": [event.handle], "cudaEventSynchronize": [event.handle],
         "cudaEventDestroy": [doomed[1].handle], "cudaLaunchHostFunc": [0, nothing, 0],
     }
+    size = device.granularity
+    prop, access = ctypes.pointer(calls.prop()), ctypes.pointer(AccessDesc(calls.location(), 3))
+    reserved, handle = calls.reserve(2 * size)[1], calls.create(size)[1]
+    doomed_range, doomed_handle = calls.reserve(size)[1], calls.create(size)[1]
+    arguments_of_driver = {
+        "cuDeviceGetAttribute": [out[0], 102, number], "cuMemGetAllocationGranularity": [out[0], prop, 0],
+        "cuMemAddressReserve": [out[0], size, 0, 0, 0], "cuMemAddressFree": [doomed_range, size],
+        "cuMemCreate": [out[0], size, prop, 0], "cuMemRelease": [doomed_handle],
+        "cuMemMap": [reserved, size, 0, handle, 0], "cuMemSetAccess": [reserved, size, access, 1],
+        "cuMemUnmap": [reserved, size],
+    }
     assert len(_driver.CALLS) == _driver.TABLE_ENTRIES
-    assert [*arguments, "cudaGetErrorName", "cudaGetErrorString"] == list(_driver.CALLS)
+    assert {*arguments, *arguments_of_driver, "cudaGetErrorName", "cudaGetErrorString",
+            "cuGetErrorName"} == set(_driver.CALLS)
+    arguments |= arguments_of_driver
     for name, values in arguments.items():
         device.clear_log()
         function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * len(values))(_driver.call_address(device, name))
@@ -256,6 +309,9 @@ def test_table_and_names_agree(make_device, raw):
         assert device.calls == {name: 1}
     assert calls.cudaGetErrorName(1) == b"cudaErrorInvalidValue"
     assert calls.cudaGetErrorString(1) == b"invalid argument"
+    name = ctypes.c_char_p()
+    assert calls.cuGetErrorName(1, ctypes.byref(name)) == 0 and name.value == b"CUDA_ERROR_INVALID_VALUE"
+    assert calls.cuGetErrorName(35, ctypes.byref(name)) == 1 and name.value is None
 
 
 def test_call_address_of_an_unknown_call(make_device):
