@@ -6,6 +6,8 @@ from importlib.metadata import version as _version
 from . import sim
 from ._api import Pool
 from ._buffer import Buffer
+from ._movable import Movable
+from .defrag import DefragReport, FreeSpace
 from .errors import CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, TraceError
 from .sizes import format_size, parse_size
 from .stats import PoolStats, TierStats
@@ -16,6 +18,6 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
     __version__ = "0+unknown"
 
 __all__ = [
-    "Buffer", "CudaError", "DeviceUnavailableError", "InvalidPointerError", "OutOfMemoryError", "Pool", "PoolStats",
-    "TierStats", "TraceError", "format_size", "parse_size", "sim",
+    "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Movable",
+    "OutOfMemoryError", "Pool", "PoolStats", "TierStats", "TraceError", "format_size", "parse_size", "sim",
 ]

@@ -10,6 +10,8 @@ cdef int ask_region(pool_t* pool) noexcept nogil
 cdef int ask_region_back(pool_t* pool) noexcept nogil
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil
+# Copy from one place on the device to another that it does not overlap.
+cdef int ask_copy(pool_t* pool, void* to, const void* place, size_t nbytes, cudaStream_t stream) noexcept nogil
 # Wait for everything queued on a stream, or for all work of the device.
 cdef int ask_stream_done(pool_t* pool, cudaStream_t stream) noexcept nogil
 cdef int ask_device_done(pool_t* pool) noexcept nogil

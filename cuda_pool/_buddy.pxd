@@ -36,13 +36,14 @@ ctypedef struct buddy_lists_t:
 # Invariants, asserted by buddy_check():
 #   used + sum(len(head[k]) << k for every order k and owner) == size;  owned is the part of it that has an owner
 #   state[b] == k + 1  <=>  b is on its owner's head[k];  then b % (1 << k) == 0 and its buddy is not there too
-#   bit k of nonempty is set  <=>  there is a free block of order k
+#   bit k of nonempty is set  <=>  there is a free block of order k;  free_blocks == number of free blocks
 # A live run (the block of one request) has state BUDDY_LIVE at its first unit, BUDDY_HELD once it is freed and not to
 # be reused yet; memory lent to the mid tier has none.
 ctypedef struct buddy_t:
     uint32_t size
     uint32_t used
     uint32_t owned
+    uint32_t free_blocks
     int owners                      # owners from here on have nothing
     buddy_lists_t* lists            # per owner
     uint8_t* state                  # per unit: 0 inside a block, order + 1 of a free block, or that of a run

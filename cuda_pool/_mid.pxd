@@ -26,9 +26,13 @@ ctypedef struct mid_node_t:
     uint32_t parent
     uint32_t child[2]
 
+ctypedef struct mid_live_t:
+    uint64_t requested              # bytes
+    uint32_t movable                # number of the record of a movable one, or 0
+
 ctypedef union mid_role_t:
     mid_node_t node
-    uint64_t requested              # bytes
+    mid_live_t live
     uint32_t slab                   # index of the slab
 
 ctypedef struct mid_block_t:
@@ -51,6 +55,7 @@ ctypedef struct mid_bins_t:
 # Invariants, asserted by mid_check():
 #   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
 #   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
+#   free_blocks == number of them
 #   a free block is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the first d key bits
 #   bit c of columns[r] is set  <=>  root[r][c] is not empty;  bit r of rows is set  <=>  columns[r] != 0
 ctypedef struct mid_t:
@@ -58,6 +63,7 @@ ctypedef struct mid_t:
     uint32_t end
     uint32_t used
     uint32_t owned
+    uint32_t free_blocks
     uint32_t first                  # block at `start`, NO_MID while the tier is empty
     int owners                      # owners from here on have nothing
     mid_bins_t* bins                # per owner
@@ -87,6 +93,10 @@ cdef uint32_t mid_join(mid_t* mid, const view_t* view, uint32_t size, int align,
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil
+# Take exactly `size` units from `start` on out of free blocks that the view allows: the block, as one of the asker's, or
+# NO_MID. `near` is any block that starts at or below `start`. Needs two reserved records.
+cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
+                             mid_state_t state) noexcept nogil
 cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil
 # Make every free block that the view allows the asker's, who may be nobody.
 cdef void mid_adopt(mid_t* mid, const view_t* view) noexcept nogil

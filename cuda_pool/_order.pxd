@@ -43,6 +43,7 @@ ctypedef struct stream_t:
     mark_t mark[MARKS]              # oldest first
     size_t unmarked                 # bytes freed since the last mark
     owner_t capture                 # what it frees into while it is captured, or NOBODY
+    uint32_t homes                  # movable blocks whose home it is: it keeps its record for them
     bint fresh                      # STREAM_VOUCHED: its object was asked just now
 
 # A batch is what is freed between two events, on whichever stream they are recorded: `batch` counts them.

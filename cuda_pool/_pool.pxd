@@ -24,6 +24,7 @@ ctypedef struct pool_stats_t:
     size_t alloc_count
     size_t free_count
     size_t oom_count
+    size_t defrag_count
     tally_t tier[TIERS]
     size_t upstream[UPSTREAM_CALLS]
 
@@ -55,6 +56,10 @@ cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const 
                            void** ptr) noexcept nogil
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
+# Take `slow` of an open pool; a status.
+cdef int slow_enter(pool_t* pool) noexcept nogil
+# Who a reference names, with `slow` held: asks the driver where it is not valid any more.
+cdef int identify_ref(pool_t* pool, const stream_ref_t* stream, owner_t* owner) noexcept nogil
 # Look a stream up without the driver: of a handle that was seen before, or of a default stream.
 cdef stream_ref_t pool_find_stream(pool_t* pool, cudaStream_t stream) noexcept nogil
 

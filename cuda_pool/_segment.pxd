@@ -43,6 +43,7 @@ ctypedef struct place_t:
     uint32_t batch                  # of that memory
     size_t used                     # bytes
     size_t requested                # bytes
+    uint32_t movable                # number of the record of a movable block, or 0; not said of slots
 
 # The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, size) and takes units
 # from the buddy tier's upper end. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
@@ -50,7 +51,8 @@ ctypedef struct place_t:
 #   buddy.used units == live and held runs + slabs in runs + units above mid.start
 #   mid.used == live and held mid blocks + slabs in mid blocks
 #   held == sum over the blocks, runs and slots that are held
-#   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0
+#   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0. That of a
+#   run of the buddy tier has the number of its movable record as the index
 #   each tally, those of the heaps included, is that of its live blocks;  requested <= used
 # One lock, the pool's, guards all but what the heaps' locks guard, see slab_t. With all of them held everything stands
 # still; the tags of slabs change only then.
@@ -91,6 +93,14 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
 # lock alone.
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                              size_t* used) noexcept nogil
+# Serve a movable block's request: from the mid tier, whatever its size, and from the buddy tier only where that fails.
+cdef int segment_alloc_movable(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                               size_t* used) noexcept nogil
+# Say of a live block of the two upper tiers whose record it belongs to, and how much was asked for: for a movable one.
+cdef void segment_mark_movable(segment_t* segment, const place_t* place, uint32_t movable,
+                               size_t requested) noexcept nogil
+# Return all slabs without a used slot.
+cdef void segment_return_slabs(segment_t* segment) noexcept nogil
 # Make room in the tables for an owner.
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
 # Serve what segment_alloc() could not, from other owners' memory where the view allows it. Nothing else is empty then:
@@ -135,6 +145,10 @@ cdef inline bint segment_is_upper(const segment_t* segment, size_t offset) noexc
     """May a block of the mid or the buddy tier start at an offset inside the segment?"""
     cdef uint32_t tier = segment.tag[offset >> segment.granule_shift] & TAG_TIER
     return tier == TIER_MID or tier == TIER_BUDDY
+
+
+cdef inline bint is_movable(const place_t* place) noexcept nogil:
+    return place.tier != TIER_SLAB and place.movable != 0
 
 
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:

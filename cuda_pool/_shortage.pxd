@@ -1,6 +1,8 @@
 """The order of last resort: what is done for an allocation that finds no memory that is free for it."""
 
-from cuda_pool._order cimport stream_t
+from libc.stdint cimport uint32_t
+
+from cuda_pool._order cimport mark_t, stream_t
 from cuda_pool._owner cimport owner_t
 from cuda_pool._state cimport pool_t
 
@@ -14,5 +16,11 @@ cdef bint is_capturing(pool_t* pool) noexcept nogil
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil
 # Record an event behind what was freed on a stream so far.
 cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil
+# The number of events that are recorded on a stream, and these, the oldest first.
+cdef int copy_marks(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil
+# Query the events of all streams, and give back what is over; `caller` was just named, or is nobody.
+cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* any) noexcept nogil
+# Wait for all that is pending now, and give it back; not while a capture is under way.
+cdef int wait_for_pending(pool_t* pool) noexcept nogil
 # Wait until all work of the device is done, and so all that is pending.
 cdef int wait_for_all(pool_t* pool) noexcept nogil

@@ -6,11 +6,13 @@ from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
+from cuda_pool._movables cimport movables_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
-from cuda_pool._segment cimport TIER_SLAB, place_t, segment_alloc, segment_find, segment_free, segment_t
+from cuda_pool._segment cimport TIER_SLAB, is_movable, place_t, segment_alloc, segment_find, segment_free, segment_t
 from cuda_pool._status cimport (
-    STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+    STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_MOVABLE, STATUS_OK,
+    STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport uses_t
 
 # Driver calls that are counted; pool_call_name() names them.
@@ -32,6 +34,7 @@ cdef enum:                      # upstream_t
     UPSTREAM_WAIT_EVENT
     UPSTREAM_GET_ID
     UPSTREAM_IS_CAPTURING
+    UPSTREAM_MEMCPY
     UPSTREAM_CALLS
 
 # When memory that was freed on one stream goes to another one.
@@ -48,6 +51,17 @@ ctypedef struct leaving_t:
     void* ptr
     size_t used                     # bytes
     leaving_t* next
+
+# When movable blocks are moved together without anyone asking for it, and what was done so far.
+ctypedef struct defrag_t:
+    lock_t running                  # is only tried, or waited for with sleeps: a pass may wait
+    size_t threshold                # free blocks above which a pass is due, or 0
+    size_t interval                 # allocations after which one is due, or 0
+    size_t limit                    # `threshold`, or more: the last pass left so many
+    size_t allocs                   # had been made at the last pass
+    bint due
+    size_t count                    # passes
+    size_t moves                    # blocks allocated and freed for moves
 
 # Locks, in the order in which they are taken; none but the first is held while the driver is called.
 #   slow    by calls that ask the driver about streams: keeps events and the identity of streams as they are meanwhile
@@ -82,6 +96,8 @@ ctypedef struct pool_t:
     order_t order
     helds_t helds
     uses_t uses
+    movables_t movables
+    defrag_t defrag
     cudaEvent_t* spare_event        # events that are recorded nowhere
     uint32_t spare_capacity
     uint32_t spares
@@ -110,6 +126,8 @@ cdef void unhold_locked(pool_t* pool, const view_t* view) noexcept nogil
 cdef bint renew_batches_locked(pool_t* pool) noexcept nogil
 # Let nothing of an owner's be left, so that its record can be given back: to another stream, or to nobody.
 cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
+# Let the default stream be the home of the movable blocks of a stream whose work is done.
+cdef void rehome_locked(pool_t* pool, owner_t owner) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil
 
 
@@ -191,11 +209,15 @@ cdef inline bint is_shared(const pool_t* pool) noexcept nogil:
 
 cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
     cdef size_t offset = <size_t>ptr - pool.base
+    cdef int status
     if offset >= pool.segment.size:         # below the base it wraps round to a large number
         return STATUS_FOREIGN_POINTER
     if pool.leaving != NULL and is_leaving(pool, ptr):
         return STATUS_FREED_POINTER
-    return segment_find(&pool.segment, offset, place)
+    status = segment_find(&pool.segment, offset, place)
+    if status == STATUS_OK and is_movable(place):
+        return STATUS_MOVABLE
+    return status
 
 
 cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:

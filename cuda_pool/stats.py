@@ -36,7 +36,7 @@ class PoolStats:
     alloc_count, free_count, oom_count : int
         Calls that succeeded, and allocations that failed.
     grow_count, trim_count, defrag_count : int
-        Times that the pool grew, gave memory back, and moved blocks together.
+        Times that the pool grew, and gave memory back; passes of ``Pool.defragment``, by hand or by themselves.
     device_free, device_total : int
         What cudaMemGetInfo says of the device.
     upstream_calls : dict

@@ -1,6 +1,7 @@
 """The Python class Pool."""
 
 from numbers import Real
+from time import perf_counter
 
 cimport cython
 from cpython.long cimport PyLong_CheckExact
@@ -10,10 +11,13 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cuda_pool._buffer cimport Buffer, buffer_wrap
 from cuda_pool._capture cimport capture_make
+from cuda_pool._defrag cimport defrag_by_hand, defrag_report_t, defrag_set, room_t
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._heap cimport tally_t
+from cuda_pool._movable cimport Movable, movable_wrap
 from cuda_pool._order cimport stream_ref_t
+from cuda_pool._pin cimport pin_make, pin_try_make
 from cuda_pool._pool cimport (
     pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_find_stream,
     pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed,
@@ -25,6 +29,7 @@ from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_OK, STATUS_WOULD_WAIT, status_code)
 from cuda_pool._stream cimport Streams, stream_handle
 
+from cuda_pool.defrag import DefragReport, FreeSpace
 from cuda_pool.errors import OutOfMemoryError
 from cuda_pool.settings import ALIGNMENT, require_capacity, resolve
 from cuda_pool.sizes import is_index, parse_size, shown
@@ -86,6 +91,9 @@ cdef class Pool:
         Refuse a region from the driver that overlaps a live one, and colour the slots of slabs.
     scrub : bool, default False
         Overwrite freed blocks with zeros; costs a driver call for each free.
+    defrag_threshold, defrag_interval : int, optional
+        Let an allocation move movable blocks together first: when there are more free blocks than the one number, or
+        after so many allocations as the other. Neither looks at allocations that a slab serves.
 
     Raises
     ------
@@ -109,13 +117,16 @@ cdef class Pool:
 
     def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
                  mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
-                 scrub=False, trace=None, *, reuse="wait"):
+                 scrub=False, trace=None, *, reuse="wait", defrag_threshold=None, defrag_interval=None):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
         try:
+            threshold = _count("defrag_threshold", defrag_threshold)
+            interval = _count("defrag_interval", defrag_interval)
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
                       headroom, profile, debug, scrub, trace, reuse)
+            defrag_set(self.handle, threshold, interval)
         except BaseException:
             self.initialised = not pool_is_closed(self.handle)
             raise
@@ -345,6 +356,82 @@ cdef class Pool:
         buffer.nbytes = size
         return buffer
 
+    def movable(self, nbytes, stream=0, *, alignment=256):
+        """Return a ``Movable`` that owns a block of `nbytes` bytes, which has an address only while it is pinned.
+
+        Parameters
+        ----------
+        nbytes : int or str
+            As for ``alloc``. The block takes at least a granule of the pool: 16 KiB in a large one.
+        stream : int or object with __cuda_stream__, default 0
+            The block's home: its moves and its free are queued there. It has to exist until the block is freed, or be
+            forgotten before it is destroyed.
+        alignment : int, default 256
+            Power of two that the address is a multiple of, wherever the block is.
+
+        Raises
+        ------
+        OutOfMemoryError, ValueError
+            As for ``alloc``; the stream is being captured (ValueError).
+        CudaError
+            The driver was asked which stream a plain handle names, and failed.
+        RuntimeError
+            As for ``record_use``.
+        """
+        cdef stream_ref_t on = self.legacy
+        cdef size_t size, align = ALIGNMENT_BYTES
+        cdef int status
+        if stream is not DEFAULT_STREAM:
+            self.streams.find(stream, &on)
+        size = any_size(nbytes)
+        if alignment is not DEFAULT_ALIGNMENT:
+            align = any_alignment(alignment)
+        cdef Movable movable = movable_wrap(self, self.handle, self.streams, size, stream)
+        status = pin_try_make(self.handle, size, align, &on, &movable.record)
+        if status == STATUS_WOULD_WAIT:
+            self.streams.ask()
+            with nogil:
+                status = pin_make(self.handle, size, align, &on, &movable.record)
+            self.streams.distrust()
+        if status != STATUS_OK:
+            status_raise(self.handle, status, parse_size(nbytes), 0)
+        movable.freed = False
+        return movable
+
+    def defragment(self):
+        """Bring free memory together: settle what is pending, return empty slabs, and move movable blocks.
+
+        Waits, without the GIL, for work behind which something was freed, and for the moves. Other threads go on
+        meanwhile, and wait for one move at most; a movable block may be pinned at any time. A pass that another thread
+        has begun is waited for first. While a capture is under way nothing is waited for and nothing moved.
+
+        Returns
+        -------
+        DefragReport
+            What was free before and after, and what was moved.
+
+        Raises
+        ------
+        CudaError
+            A driver call failed. What was moved until then stays there, and every block is where its handle says.
+        ValueError
+            The pool is closed, perhaps meanwhile.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
+        cdef defrag_report_t report
+        cdef int status
+        started = perf_counter()
+        self.streams.ask()
+        with nogil:
+            status = defrag_by_hand(self.handle, &report)
+        self.streams.distrust()
+        status_raise(self.handle, status, 0, 0)
+        return DefragReport(
+            before=free_space(&report.before), after=free_space(&report.after), moved_bytes=report.moved_bytes,
+            moved_blocks=report.moved_blocks, kept_blocks=report.kept_blocks, pages_moved=0,
+            seconds=perf_counter() - started, completed=report.completed)
+
     def size_of(self, ptr):
         """Return the bytes that were asked for when the block at `ptr` was allocated.
 
@@ -390,7 +477,7 @@ cdef class Pool:
             used=now.used, used_high=now.used_high, requested=now.requested, requested_high=now.requested_high,
             pending=now.pending, free=now.free, largest_free=now.largest_free,
             alloc_count=now.alloc_count, free_count=now.free_count, oom_count=now.oom_count,
-            grow_count=0, trim_count=0, defrag_count=0, device_free=device_free, device_total=device_total,
+            grow_count=0, trim_count=0, defrag_count=now.defrag_count, device_free=device_free, device_total=device_total,
             upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]), mid=tier_stats(now.tier[TIER_MID]),
             buddy=tier_stats(now.tier[TIER_BUDDY]))
 
@@ -550,6 +637,17 @@ def _require_supported(**arguments):
             raise ValueError(f"{name}={shown(value)} is not supported: this version accepts {accepted}")
 
 
+def _count(name, value):
+    """Return a number of blocks or calls, 0 for None."""
+    if value is None:
+        return 0
+    if not is_index(value):
+        raise TypeError(f"{name} is an int of at least 1, or None, got {shown(value)}")
+    if not 1 <= value < 1 << 63:
+        raise ValueError(f"{name} is an int of at least 1, or None, got {shown(value)}")
+    return value.__index__()
+
+
 def _require_share(name, value):
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} is a number from 0 to 1, got {shown(value)}")
@@ -605,6 +703,10 @@ cdef int remember(Pool pool) except -1:
 cdef int forget(Pool pool) except -1:
     regions.pop(<size_t>pool.handle, None)
     return 0
+
+
+cdef object free_space(const room_t* room):
+    return FreeSpace(free=room.free, largest_free=room.largest_free, free_blocks=room.free_blocks)
 
 
 cdef object tier_stats(tally_t tier):

@@ -4,13 +4,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from cuda_pool._driver cimport (
-    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, device_enter, device_leave)
+    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, cudaMemcpyDeviceToDevice, device_enter,
+    device_leave)
 from cuda_pool._hostmem cimport host_grow
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_EVENT_CREATE, UPSTREAM_EVENT_DESTROY, UPSTREAM_EVENT_QUERY,
     UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
-    UPSTREAM_MALLOC, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_SYNCHRONIZE,
+    UPSTREAM_MALLOC, UPSTREAM_MEMCPY, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_SYNCHRONIZE,
     UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
 from cuda_pool._status cimport STATUS_OK, status_code, status_cuda
 
@@ -21,7 +22,7 @@ cdef enum:
 cdef const char** call_names = [
     "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
-    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing"]
+    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing", "cudaMemcpyAsync"]
 
 
 cdef int ask_region(pool_t* pool) noexcept nogil:
@@ -56,6 +57,16 @@ cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noe
     if status == STATUS_OK:
         status = ask_end(pool, previous, pool.driver.cudaMemsetAsync(block.ptr, 0, block.used, stream),
                          UPSTREAM_MEMSET)
+    return status
+
+
+cdef int ask_copy(pool_t* pool, void* to, const void* place, size_t nbytes, cudaStream_t stream) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous,
+                         pool.driver.cudaMemcpyAsync(to, place, nbytes, cudaMemcpyDeviceToDevice, stream),
+                         UPSTREAM_MEMCPY)
     return status
 
 

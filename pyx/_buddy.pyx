@@ -23,6 +23,7 @@ cdef int buddy_init(buddy_t* buddy, uint32_t size) noexcept nogil:
     buddy.size = size
     buddy.used = size
     buddy.owned = 0
+    buddy.free_blocks = 0
     buddy.owners = NOBODY + 1
     buddy.lists = <buddy_lists_t*>host_map(OWNERS * sizeof(buddy_lists_t), LISTS_COLOUR)
     buddy.state = <uint8_t*>host_map(<size_t>size + 1, STATE_COLOUR)
@@ -221,6 +222,8 @@ cdef const char* buddy_check(const buddy_t* buddy) noexcept nogil:
             unowned = units
     if buddy.used + units != buddy.size or buddy.owned != units - unowned:
         return b"buddy: used + free != size, or owned is wrong"
+    if buddy.free_blocks != blocks:
+        return b"buddy: free_blocks differs from the free blocks"
     return states_check(buddy, blocks)
 
 
@@ -331,6 +334,7 @@ cdef void free_list_push(buddy_t* buddy, uint32_t block, int order, owner_t owne
     lists.head[order] = block
     lists.nonempty |= <uint32_t>1 << order
     buddy.state[block] = <uint8_t>(order + 1)
+    buddy.free_blocks += 1
     if owner != NOBODY:
         buddy.owned += <uint32_t>1 << order
 
@@ -340,6 +344,7 @@ cdef void free_list_remove(buddy_t* buddy, uint32_t block, int order) noexcept n
     cdef buddy_lists_t* lists = &buddy.lists[owner]
     cdef uint32_t after = buddy.entry[block].role.free.next, before = buddy.entry[block].role.free.prev
     buddy.state[block] = 0
+    buddy.free_blocks -= 1
     if owner != NOBODY:
         buddy.owned -= <uint32_t>1 << order
     if after != NO_BLOCK:

@@ -5,14 +5,15 @@ from cuda_pool._pool cimport pool_call_name, pool_get_stats, pool_stats_t
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
-    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_STREAMS,
-    status_call, status_code)
+    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_MOVABLE, STATUS_OK, STATUS_OUT_OF_MEMORY,
+    STATUS_PINNED, STATUS_STREAMS, status_call, status_code)
 
 from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
 
 POINTER_FAULTS = {
     STATUS_FOREIGN_POINTER: "is not an address of this pool",
     STATUS_INTERIOR_POINTER: "lies inside a live block: only the address that alloc returned is accepted",
+    STATUS_MOVABLE: "is a movable block: free its handle, and name streams to the handle",
     STATUS_FREED_POINTER: "is in no live block of this pool: already freed, or never allocated",
 }
 
@@ -33,6 +34,8 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
                            "make a new one in the child, or start it with the 'spawn' method")
     if status == STATUS_HOST_MEMORY:
         raise MemoryError("the host has no memory left for the pool's bookkeeping")
+    if status == STATUS_PINNED:
+        raise ValueError("the movable block is pinned: leave the with block of every pin() first")
     if status == STATUS_BAD_ALIGNMENT:
         raise ValueError("alignment is a power of two of at least 1 byte")
     if status == STATUS_CAPTURING:

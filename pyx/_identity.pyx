@@ -13,7 +13,7 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport NOBODY, OWNERS
 from cuda_pool._segment cimport segment_admit
 from cuda_pool._shortage cimport is_capturing, wait_for_all
-from cuda_pool._state cimport enter, leave, leave_locked
+from cuda_pool._state cimport enter, leave, leave_locked, rehome_locked
 from cuda_pool._status cimport STATUS_OK
 from cuda_pool._uses cimport uses_forget
 
@@ -54,7 +54,7 @@ cdef owner_t record_of(pool_t* pool, cudaStream_t handle, stream_kind_t kind, ui
     owner = order_find(&pool.order, handle)
     stream = &pool.order.stream[owner]
     if owner != NOBODY and stream.id != id:
-        if stream_is_pending(stream) or pool.uses.count != 0:       # a use may have been recorded on it
+        if stream_is_pending(stream) or pool.uses.count != 0 or stream.homes != 0:      # a use may be recorded on it
             stream.kind = STREAM_GONE
             owner = NOBODY
         else:
@@ -97,6 +97,8 @@ cdef bint is_idle(const pool_t* pool, owner_t owner) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[owner]
     if pool.uses.count != 0 or pool.waits != 0 or stream.capture != NOBODY or stream_is_pending(stream):
         return False
+    if stream.homes != 0:
+        return False
     return stream.kind == STREAM_HANDLE or stream.kind == STREAM_THREAD or stream.kind == STREAM_GONE
 
 
@@ -118,6 +120,7 @@ cdef int drop_locked(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil:
         marks[at] = stream.mark[at]
     stream.done = pool.order.batch
     uses_forget(&pool.uses, owner)
+    rehome_locked(pool, owner)
     leave_locked(pool, owner, NOBODY)
     return count
 

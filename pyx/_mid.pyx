@@ -26,6 +26,7 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.end = end
     mid.used = 0
     mid.owned = 0
+    mid.free_blocks = 0
     mid.first = NO_MID
     mid.owners = NOBODY + 1
     mid.bins = <mid_bins_t*>host_map(OWNERS * sizeof(mid_bins_t), BINS_COLOUR)      # zeros: every root is NO_MID
@@ -149,6 +150,26 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
     block.state = state
     mid.used += size
     return <uint32_t>(block - mid.block)
+
+
+cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
+                             mid_state_t state) noexcept nogil:
+    cdef uint32_t end = start + size, at
+    if end > mid.end:
+        return NO_MID
+    while mid.block[near].offset + mid.block[near].size <= start:
+        near = mid.block[near].after
+    at = near
+    while at != NO_MID and mid.block[at].offset < end:
+        if not is_allowed(mid, at, view):
+            return NO_MID
+        at = mid.block[at].after
+    at = block_at(mid, near, start)
+    if end < mid.end:
+        block_at(mid, at, end)
+    if mid.block[at].size < size or mid.block[at].owner not in (NOBODY, view.owner):
+        join_run(mid, at, end, view)
+    return mid_take(mid, at, size, 0, 0, state)
 
 
 cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
@@ -409,6 +430,7 @@ cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
         path <<= 1
     link[0] = index
     block.state = MID_FREE
+    mid.free_blocks += 1
     block.role.node.parent = parent
     block.role.node.child[0] = NO_MID
     block.role.node.child[1] = NO_MID
@@ -420,6 +442,7 @@ cdef void trie_remove(mid_t* mid, uint32_t index) noexcept nogil:
     """Take a block out of its trie; a leaf below it, which shares its prefix, moves into its place."""
     cdef mid_block_t* block = &mid.block[index]
     cdef uint32_t leaf = index, child
+    mid.free_blocks -= 1
     while True:
         child = child_or_other(&mid.block[leaf], 1)
         if child == NO_MID:
@@ -511,6 +534,8 @@ cdef const char* mid_check(const mid_t* mid) noexcept nogil:
     for owner in range(mid.owners):
         if broken == NULL:
             broken = bins_check(mid, <owner_t>owner, &in_tries)
+    if broken == NULL and free_blocks != mid.free_blocks:
+        broken = b"mid: free_blocks differs from the free blocks"
     if broken == NULL and in_tries != free_blocks:
         broken = b"mid: a free block is not in exactly one trie"
     return broken

@@ -10,6 +10,7 @@ from libc.string cimport memcpy, memset
 from cuda_pool._ask cimport (
     ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_stream_done, ask_zero)
 from cuda_pool._bits cimport is_power_of_two, round_up
+from cuda_pool._defrag cimport defrag_for, defrag_if_due, defrag_is_due, defrag_note
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
 from cuda_pool._front cimport front_alloc, front_free, front_free_async
 from cuda_pool._heap cimport tally_t
@@ -17,6 +18,7 @@ from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
+from cuda_pool._movables cimport movables_destroy, movables_init
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
     order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to,
@@ -25,9 +27,9 @@ from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
 from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy, segment_free_bytes,
-    segment_highs, segment_init, segment_is_live, segment_is_upper, segment_metadata, segment_note_highs,
-    segment_pending, segment_tally, segment_total)
+    TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,
+    segment_free_bytes, segment_highs, segment_init, segment_is_live, segment_is_upper, segment_metadata,
+    segment_note_highs, segment_pending, segment_tally, segment_total)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
@@ -67,6 +69,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.base = round_up(<size_t>pool.region, MID_UNIT)
     nbytes -= pool.base - <size_t>pool.region
     helds_init(&pool.helds)
+    movables_init(&pool.movables)
     if not order_init(&pool.order):
         ask_region_back(pool)
         return STATUS_HOST_MEMORY
@@ -129,6 +132,7 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
     order_destroy(&pool.order)
     helds_destroy(&pool.helds)
     uses_destroy(&pool.uses)
+    movables_destroy(&pool.movables)
     return True
 
 
@@ -160,10 +164,11 @@ cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const 
     if status != STATUS_OK:
         return status
     owner = named_locked(pool, stream)
-    if may_reuse(pool, owner, stream):
+    if may_reuse(pool, owner, stream) and not defrag_is_due(pool):
         status = alloc_locked(pool, owner, nbytes, alignment, ptr)
     else:
         status = STATUS_WOULD_WAIT
+    pool.oom_count += status == STATUS_OUT_OF_MEMORY
     leave(pool)
     return status
 
@@ -177,8 +182,10 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
     if enter_lock(pool) != STATUS_OK:
         return False
     owner = known_locked(pool, stream)
-    if nbytes > pool.segment.slabs.max and pool.order.captures == 0 and may_reuse(pool, owner, stream):
+    if (nbytes > pool.segment.slabs.max and pool.order.captures == 0 and may_reuse(pool, owner, stream)
+            and not pool.defrag.due):
         done = segment_alloc_large(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
+        defrag_note(pool)
     leave_lock(pool)
     if done:
         ptr[0] = <void*>(pool.base + offset)
@@ -323,7 +330,8 @@ cdef int await_stream(pool_t* pool, cudaStream_t stream, owner_t owner) noexcept
     cdef bint is_captured, pending
     lock_acquire(&pool.lock)
     is_captured = pool.order.stream[owner].capture != NOBODY
-    pending = stream_is_pending(&pool.order.stream[owner]) or pool.uses.count != 0
+    pending = (stream_is_pending(&pool.order.stream[owner]) or pool.order.stream[owner].homes != 0
+               or pool.uses.count != 0)
     lock_release(&pool.lock)
     if is_captured:
         return STATUS_CAPTURING
@@ -397,7 +405,8 @@ cdef bint pool_stream_is_pending(pool_t* pool, const stream_ref_t* stream) noexc
     cdef bint pending
     if enter(pool) != STATUS_OK:
         return False
-    pending = ref_is_valid(&pool.order, stream) and stream_is_pending(&pool.order.stream[stream.owner])
+    pending = ref_is_valid(&pool.order, stream) and (stream_is_pending(&pool.order.stream[stream.owner])
+                                                     or pool.order.stream[stream.owner].homes != 0)
     leave(pool)
     return pending
 
@@ -475,7 +484,7 @@ cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
     if status != STATUS_OK:
         return STATUS_OK if status == STATUS_CLOSED else status
     if offset < pool.segment.size and not is_leaving(pool, ptr):
-        owns[0] = segment_is_live(&pool.segment, offset, &place)
+        owns[0] = segment_is_live(&pool.segment, offset, &place) and not is_movable(&place)
     leave(pool)
     return STATUS_OK
 
@@ -513,9 +522,10 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     segment_note_highs(&pool.segment)
     segment_highs(&pool.segment, &out.used_high, &out.requested_high)
     out.pending = segment_pending(&pool.segment)
-    out.alloc_count = total.allocs
-    out.free_count = total.frees
+    out.alloc_count = total.allocs - pool.defrag.moves
+    out.free_count = total.frees - pool.defrag.moves
     out.oom_count = pool.oom_count
+    out.defrag_count = pool.defrag.count
     out.free = pool.segment.size - total.used
     out.largest_free = segment_largest_free(&pool.segment)
     for tier in range(TIER_SLAB, TIERS):
@@ -574,9 +584,8 @@ cdef inline int alloc_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
 cdef int refuse_locked(pool_t* pool, owner_t owner, size_t nbytes) noexcept nogil:
     """Is a request hopeless, or could the driver help?"""
     if pool.order.stream[owner].kind != STREAM_CAPTURE and nbytes <= segment_free_bytes(&pool.segment):
-        if pool.helds.bytes != 0 or order_any_pending(&pool.order, owner):
+        if pool.helds.bytes != 0 or pool.movables.count != 0 or order_any_pending(&pool.order, owner):
             return STATUS_WOULD_WAIT
-    pool.oom_count += 1
     return STATUS_OUT_OF_MEMORY
 
 
@@ -685,6 +694,20 @@ cdef void renew_batches(pool_t* pool) noexcept nogil:
 
 cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                       void** ptr) noexcept nogil:
+    cdef int status
+    defrag_if_due(pool)
+    status = alloc_asking(pool, nbytes, alignment, stream, ptr)
+    if status == STATUS_OUT_OF_MEMORY and defrag_for(pool, nbytes, alignment):
+        status = alloc_asking(pool, nbytes, alignment, stream, ptr)
+    if status == STATUS_OUT_OF_MEMORY:
+        lock_acquire(&pool.lock)
+        pool.oom_count += 1
+        lock_release(&pool.lock)
+    return status
+
+
+cdef int alloc_asking(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                      void** ptr) noexcept nogil:
     cdef owner_t owner
     cdef int status = slow_enter(pool)
     if status != STATUS_OK:
@@ -744,14 +767,7 @@ cdef int alloc_waiting(pool_t* pool, size_t nbytes, size_t alignment, owner_t ow
     status = alloc_locked(pool, owner, nbytes, alignment, ptr)
     owner = captured(pool, owner)
     leave(pool)
-    if status != STATUS_WOULD_WAIT:
-        return status
-    status = shortage_alloc(pool, owner, nbytes, alignment, ptr)
-    if status == STATUS_OUT_OF_MEMORY:
-        lock_acquire(&pool.lock)
-        pool.oom_count += 1
-        lock_release(&pool.lock)
-    return status
+    return shortage_alloc(pool, owner, nbytes, alignment, ptr) if status == STATUS_WOULD_WAIT else status
 
 
 cdef int free_async_marking(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stream) noexcept nogil:

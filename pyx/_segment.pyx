@@ -15,7 +15,7 @@ from cuda_pool._mid cimport (
     mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
-from cuda_pool._relaxed cimport set_u32
+from cuda_pool._relaxed cimport set_size, set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
     NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_class,
@@ -142,11 +142,9 @@ cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, siz
 cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
                               size_t* used) noexcept nogil:
     cdef int status = STATUS_OUT_OF_MEMORY
-    cdef int owner
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
-    for owner in range(segment.slabs.owners):
-        reclaim(segment, <owner_t>owner)
+    segment_return_slabs(segment)
     if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = alloc_slot_elsewhere(segment, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
@@ -200,6 +198,29 @@ cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, s
     return alloc_block_or_run(segment, owner, NULL, nbytes, alignment, offset, used)
 
 
+cdef int segment_alloc_movable(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                               size_t* used) noexcept nogil:
+    cdef int status
+    if nbytes > segment.size or alignment > segment.size:
+        return STATUS_OUT_OF_MEMORY
+    status = alloc_block(segment, owner, NULL, nbytes, alignment, offset, used)
+    if status == STATUS_OUT_OF_MEMORY:
+        status = alloc_run(segment, owner, NULL, nbytes, alignment, offset, used)
+    return status
+
+
+cdef void segment_mark_movable(segment_t* segment, const place_t* place, uint32_t movable,
+                               size_t requested) noexcept nogil:
+    cdef tally_t* tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
+    set_size(&tally.requested, tally.requested - place.requested + requested)
+    if place.tier == TIER_MID:
+        segment.mid.block[place.index].role.live.requested = requested
+        segment.mid.block[place.index].role.live.movable = movable
+    else:
+        segment.buddy.entry[place.index].role.live.slack = <uint32_t>(place.used - requested)
+        set_tag(segment, segment_offset(segment, place), movable << TAG_INDEX_SHIFT | TIER_BUDDY)
+
+
 cdef int alloc_block_or_run(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
                             size_t* offset, size_t* used) noexcept nogil:
     cdef int status = STATUS_OUT_OF_MEMORY
@@ -212,6 +233,12 @@ cdef int alloc_block_or_run(segment_t* segment, owner_t owner, const view_t* vie
     if status == STATUS_OUT_OF_MEMORY:
         status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
     return status
+
+
+cdef void segment_return_slabs(segment_t* segment) noexcept nogil:
+    cdef int owner
+    for owner in range(segment.slabs.owners):
+        reclaim(segment, <owner_t>owner)
 
 
 cdef void segment_settle(segment_t* segment, const view_t* done) noexcept nogil:
@@ -546,7 +573,8 @@ cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size
     cdef int status = mid_place(segment, owner, view, size, alignment, segment.bias, MID_USED, &block)
     if status != STATUS_OK:
         return status
-    segment.mid.block[block].role.requested = nbytes
+    segment.mid.block[block].role.live.requested = nbytes
+    segment.mid.block[block].role.live.movable = 0
     offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
     used[0] = size
     set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
@@ -650,7 +678,8 @@ cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) no
     place.owner = block.owner
     place.batch = block.batch
     place.used = <size_t>block.size * MID_UNIT
-    place.requested = block.role.requested
+    place.requested = block.role.live.requested
+    place.movable = block.role.live.movable
     return True
 
 
@@ -699,6 +728,7 @@ cdef bint find_run(const segment_t* segment, size_t offset, place_t* place) noex
     place.batch = segment.buddy.entry[place.index].batch
     place.used = <size_t>segment.buddy.entry[place.index].role.live.units << segment.min_block_shift
     place.requested = place.used - segment.buddy.entry[place.index].role.live.slack
+    place.movable = segment.tag[offset >> segment.granule_shift] >> TAG_INDEX_SHIFT
     return True
 
 

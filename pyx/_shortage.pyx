@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 
 from cuda_pool._ask cimport (
     ask_device_done, ask_event, ask_event_done, ask_is_open, ask_is_over, ask_keep_event, ask_stream_id, ask_wait)
-from cuda_pool._driver cimport cudaEvent_t
+from cuda_pool._driver cimport cudaErrorInvalidResourceHandle, cudaEvent_t
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._order cimport (
     LEGACY, MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
@@ -21,7 +21,7 @@ from cuda_pool._relaxed cimport get_u32
 from cuda_pool._segment cimport segment_could_share
 from cuda_pool._state cimport (
     REUSE_NEVER, REUSE_WAIT, enter, enter_all, leave, leave_all, serve_locked, settle_locked, unhold_locked)
-from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
+from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY, status_code
 
 cdef enum:
     ROUNDS = 4
@@ -62,6 +62,14 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
         if status[0] != STATUS_OUT_OF_MEMORY or fault != STATUS_OK or pool.order.batch == until:
             break
     return fault
+
+
+cdef int wait_for_pending(pool_t* pool) noexcept nogil:
+    cdef uint32_t until = pool.order.batch
+    cdef int status = STATUS_OK
+    while status == STATUS_OK and is_work_left(pool, NOBODY, until):
+        status = wait_for_next(pool, NOBODY, until)
+    return status
 
 
 cdef bint is_work_left(pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
@@ -233,14 +241,17 @@ cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil:
 cdef bint is_the_same(pool_t* pool, owner_t owner) noexcept nogil:
     """An object may go on to name a stream that was destroyed, and whose handle is another one's now."""
     cdef stream_t* stream = &pool.order.stream[owner]
-    cdef uint64_t id
+    cdef uint64_t id = 0
+    cdef int status
     if kind_of(pool, owner) != STREAM_VOUCHED:
         return True
-    if ask_stream_id(pool, stream.handle, &id) == STATUS_OK and id == stream.id:
+    status = ask_stream_id(pool, stream.handle, &id)
+    if status == STATUS_OK and id == stream.id:
         return True
-    enter_all(pool)
-    stream.kind = STREAM_GONE
-    leave_all(pool)
+    if status == STATUS_OK or status_code(status) == cudaErrorInvalidResourceHandle:    # any other fault may pass
+        enter_all(pool)
+        stream.kind = STREAM_GONE
+        leave_all(pool)
     return False
 
 

@@ -6,13 +6,16 @@ from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_add, owners_allowed, owners_discard,
     owners_has, owners_t)
+from cuda_pool._movables cimport (
+    MOVABLE_AWAY, MOVABLE_SPARE, movable_t, movables_check, movables_rehome, movables_settle)
 from cuda_pool._order cimport (
-    LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
-from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
+    LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed,
+    stream_t)
+from cuda_pool._owner cimport BATCH_LAST, NOBODY, OWNERS, batch_within, later_batch
 from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_highs, segment_hold,
-    segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)
+    segment_is_live, segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
@@ -279,6 +282,12 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil:
     settle_locked(pool)
 
 
+cdef void rehome_locked(pool_t* pool, owner_t owner) noexcept nogil:
+    cdef stream_t* legacy = &pool.order.stream[LEGACY]
+    legacy.homes += movables_rehome(&pool.movables, owner, LEGACY, legacy.serial)
+    pool.order.stream[owner].homes = 0
+
+
 cdef bint renew_batches_locked(pool_t* pool) noexcept nogil:
     """Captures keep the numbers of theirs, which stay later than whatever is done of them: nothing."""
     cdef int owner, other
@@ -293,6 +302,7 @@ cdef bint renew_batches_locked(pool_t* pool) noexcept nogil:
         set_u32(&pool.order.stream[owner].freed, 0)
         for other in range(LEGACY, pool.order.streams):
             order_waited(&pool.order, <owner_t>owner, <owner_t>other)[0] = 0
+    movables_settle(&pool.movables)
     pool.order.batch = 1
     return True
 
@@ -305,11 +315,42 @@ cdef const char* state_check(const pool_t* pool) noexcept nogil:
         broken = helds_check(&pool.helds)
     if broken == NULL:
         broken = uses_check(&pool.uses)
+    if broken == NULL:
+        broken = movables_check(&pool.movables)
+    if broken == NULL:
+        broken = homes_check(pool)
     if broken == NULL and pool.helds.bytes != pool.segment.held:
         broken = b"pool: helds.bytes != segment.held"
     if broken == NULL:
         broken = totals_check(pool)
     return broken
+
+
+cdef const char* homes_check(const pool_t* pool) noexcept nogil:
+    """Is each movable block what its record says, and each home counted?"""
+    cdef uint32_t homes[OWNERS]
+    cdef const movable_t* record
+    cdef place_t place
+    cdef uint32_t at
+    memset(homes, 0, sizeof(homes))
+    for at in range(1, pool.movables.made):
+        record = &pool.movables.record[at]
+        if record.state == MOVABLE_SPARE:
+            continue
+        homes[record.home] += 1
+        if pool.order.stream[record.home].serial != record.serial:
+            return b"pool: the home of a movable block is another stream's record"
+        if record.state != MOVABLE_AWAY and not is_movable_at(pool, record.ptr, at, &place):
+            return b"pool: a movable block does not name its record"
+    for at in range(LEGACY, pool.order.streams):
+        if homes[at] != pool.order.stream[at].homes:
+            return b"pool: homes differs from the movable blocks of a stream"
+    return NULL
+
+
+cdef bint is_movable_at(const pool_t* pool, const void* ptr, uint32_t record, place_t* place) noexcept nogil:
+    cdef size_t offset = <size_t>ptr - pool.base
+    return offset < pool.segment.size and segment_is_live(&pool.segment, offset, place) and place.movable == record
 
 
 cdef const char* totals_check(const pool_t* pool) noexcept nogil:

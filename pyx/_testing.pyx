@@ -31,6 +31,8 @@ from cuda_pool._order cimport (
     order_mark, order_pass_mark, order_search, order_t, order_view, order_waited, stream_freed, stream_is_pending,
     stream_ref_t, stream_t)
 from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
+from cuda_pool._plan cimport (
+    plan_add, plan_choose, plan_destroy, plan_init, plan_measure, plan_reserve, plan_t)
 from cuda_pool._pool cimport (
     pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
     pool_size_of, pool_skip_batches)
@@ -1003,6 +1005,28 @@ cdef inline uint64_t random_next(load_t* load) noexcept nogil:
     load.random ^= load.random << 25
     load.random ^= load.random >> 27
     return load.random * <uint64_t>0x2545F4914F6CDD1D
+
+
+def plan(pieces, uint32_t low, uint32_t floor, uint32_t high, uint32_t bias=0, uint32_t run=1):
+    """Return (largest, reach, moves) for pieces (offset, size, number of a movable one or 0, needs, align).
+
+    A move is (number, source, target, needs).
+    """
+    cdef plan_t made
+    plan_init(&made, bias, run)
+    try:
+        for offset, size, movable, needs, align in pieces:
+            if not plan_reserve(&made, 1):
+                raise MemoryError("the host has no memory left for a plan")
+            plan_add(&made, offset, size, movable, needs, align)
+        if not plan_measure(&made, low, floor, high):
+            raise MemoryError("the host has no memory left for a plan")
+        plan_choose(&made)
+        return made.largest, made.reach, [
+            (made.move[at].movable, made.move[at].source, made.move[at].target, made.move[at].needs)
+            for at in range(made.moves)]
+    finally:
+        plan_destroy(&made)
 
 
 def ignore_streams(Pool pool not None):

@@ -1,0 +1,331 @@
+"""Handles of movable blocks: making, pinning and freeing them.
+
+A block is moved only by a holder of `slow` (see _defrag), and only while nobody has it pinned. So whoever finds it on
+the move waits for `slow`, and holds it up for one step at most.
+"""
+
+from libc.stdint cimport uint32_t
+
+from cuda_pool._behind cimport get_behind, stream_is_open
+from cuda_pool._bits cimport is_power_of_two
+from cuda_pool._defrag cimport defrag_if_due, defrag_is_due, defrag_note
+from cuda_pool._held cimport owners_add
+from cuda_pool._lock cimport lock_release
+from cuda_pool._movables cimport (
+    MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
+from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
+from cuda_pool._owner cimport NOBODY, owner_t
+from cuda_pool._pool cimport (
+    identify_ref, pool_alloc_as, pool_free_async_as, pool_try_free_async_as, slow_enter)
+from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
+from cuda_pool._shortage cimport is_capturing, wait_for_all
+from cuda_pool._state cimport enter, enter_lock, leave, leave_lock
+from cuda_pool._status cimport (
+    STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
+    STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
+from cuda_pool._uses cimport use_t, uses_of
+
+
+# Making
+
+cdef int pin_try_make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                      uint32_t* handle) noexcept nogil:
+    cdef int status
+    handle[0] = NO_MOVABLE
+    if not is_power_of_two(alignment):
+        return STATUS_BAD_ALIGNMENT
+    status = enter_lock(pool)
+    if status != STATUS_OK or nbytes == 0:
+        if status == STATUS_OK:
+            leave_lock(pool)
+        return status
+    if ref_is_valid(&pool.order, stream) and pool.order.captures == 0 and not defrag_is_due(pool):
+        status = make_locked(pool, stream, nbytes, alignment, handle)
+    else:
+        status = STATUS_WOULD_WAIT
+    leave_lock(pool)
+    return STATUS_WOULD_WAIT if status == STATUS_OUT_OF_MEMORY else status
+
+
+cdef int make_locked(pool_t* pool, const stream_ref_t* home, size_t nbytes, size_t alignment,
+                     uint32_t* handle) noexcept nogil:
+    """The record first: nothing that can fail comes after the allocation."""
+    cdef size_t offset = 0, used = 0
+    cdef int status
+    handle[0] = add_record(pool, home, nbytes, alignment)
+    if handle[0] == NO_MOVABLE:
+        return STATUS_HOST_MEMORY
+    status = segment_alloc_movable(&pool.segment, home.owner, nbytes, alignment, &offset, &used)
+    if status != STATUS_OK:
+        drop_record(pool, handle[0])
+        handle[0] = NO_MOVABLE
+        return status
+    settle_in(pool, handle[0], <void*>(pool.base + offset))
+    defrag_note(pool)
+    return STATUS_OK
+
+
+cdef uint32_t add_record(pool_t* pool, const stream_ref_t* home, size_t nbytes, size_t alignment) noexcept nogil:
+    cdef uint32_t handle = movables_add(&pool.movables, nbytes, alignment, home.owner, home.serial)
+    if handle != NO_MOVABLE:
+        pool.order.stream[home.owner].homes += 1
+    return handle
+
+
+cdef void drop_record(pool_t* pool, uint32_t handle) noexcept nogil:
+    pool.order.stream[pool.movables.record[handle].home].homes -= 1
+    movables_remove(&pool.movables, handle)
+
+
+cdef void settle_in(pool_t* pool, uint32_t handle, void* ptr) noexcept nogil:
+    """Let a live block, which is nobody's else, be that of a record."""
+    cdef movable_t* record = &pool.movables.record[handle]
+    cdef place_t place
+    segment_find(&pool.segment, <size_t>ptr - pool.base, &place)
+    record.ptr = ptr
+    record.state = MOVABLE_RESTS
+    segment_mark_movable(&pool.segment, &place, handle, record.nbytes)
+
+
+cdef int pin_make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                  uint32_t* handle) noexcept nogil:
+    cdef stream_ref_t home
+    cdef void* ptr = NULL
+    cdef int status
+    defrag_if_due(pool)
+    status = pin_try_make(pool, nbytes, alignment, stream, handle)
+    if status != STATUS_WOULD_WAIT:
+        return status
+    status = find_home(pool, stream, nbytes, alignment, handle, &home)
+    if status != STATUS_OK:
+        return status
+    # More than a slot holds: a slot cannot be moved.
+    status = pool_alloc_as(pool, max(nbytes, pool.segment.slabs.max + 1), alignment, &home, &ptr)
+    if enter_lock(pool) != STATUS_OK:
+        handle[0] = NO_MOVABLE
+        return status if status != STATUS_OK else STATUS_CLOSED
+    if status == STATUS_OK:
+        settle_in(pool, handle[0], ptr)
+    else:
+        drop_record(pool, handle[0])
+        handle[0] = NO_MOVABLE
+    leave_lock(pool)
+    return status
+
+
+cdef int find_home(pool_t* pool, const stream_ref_t* stream, size_t nbytes, size_t alignment, uint32_t* handle,
+                   stream_ref_t* home) noexcept nogil:
+    """Find out which stream is meant, and make the record that keeps it.
+
+    A captured stream is refused: what it has is its graph's, and cannot move.
+    """
+    cdef owner_t owner
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify_ref(pool, stream, &owner)
+    if status == STATUS_OK and owner == NOBODY:
+        status = STATUS_STREAMS
+    if status == STATUS_OK:
+        status = enter_lock(pool)
+    if status == STATUS_OK:
+        home[0] = ref_to(&pool.order, owner, stream.handle)
+        if pool.order.stream[owner].capture != NOBODY:
+            status = STATUS_CAPTURING
+        else:
+            handle[0] = add_record(pool, home, nbytes, alignment)
+            status = STATUS_OK if handle[0] != NO_MOVABLE else STATUS_HOST_MEMORY
+        leave_lock(pool)
+    lock_release(&pool.slow)
+    return status
+
+
+# Freeing
+
+cdef int pin_try_free(pool_t* pool, uint32_t handle) noexcept nogil:
+    cdef stream_ref_t home
+    cdef void* ptr = NULL
+    cdef int status = begin_leaving(pool, handle, &ptr, &home)
+    if status != STATUS_OK or ptr == NULL:
+        return status
+    return end_leaving(pool, handle, pool_try_free_async_as(pool, ptr, &home))
+
+
+cdef int pin_free(pool_t* pool, uint32_t handle) noexcept nogil:
+    cdef stream_ref_t home
+    cdef void* ptr = NULL
+    cdef int status = begin_leaving(pool, handle, &ptr, &home)
+    if status == STATUS_WOULD_WAIT:
+        status = slow_enter(pool)
+        if status == STATUS_OK:
+            status = begin_leaving(pool, handle, &ptr, &home)
+            lock_release(&pool.slow)
+    if status != STATUS_OK or ptr == NULL:
+        return status
+    return end_leaving(pool, handle, pool_free_async_as(pool, ptr, &home))
+
+
+cdef int begin_leaving(pool_t* pool, uint32_t handle, void** ptr, stream_ref_t* home) noexcept nogil:
+    """Make the block an ordinary one, which its record no longer names; `ptr` stays NULL for an empty handle."""
+    cdef movable_t* record
+    cdef place_t place
+    cdef int status
+    if handle == NO_MOVABLE:
+        return STATUS_OK
+    status = find_record(pool, handle, &record)
+    if status != STATUS_OK:
+        return status
+    if record.pins != 0:
+        status = STATUS_PINNED
+    else:
+        segment_find(&pool.segment, <size_t>record.ptr - pool.base, &place)
+        segment_mark_movable(&pool.segment, &place, NO_MOVABLE, record.nbytes)
+        record.state = MOVABLE_AWAY
+        ptr[0] = record.ptr
+        home.owner, home.serial = record.home, record.serial
+        home.handle = pool.order.stream[record.home].handle
+    leave_lock(pool)
+    return status
+
+
+cdef int end_leaving(pool_t* pool, uint32_t handle, int status) noexcept nogil:
+    """Give the record back; where the free failed, the block is the handle's again."""
+    cdef movable_t* record
+    cdef int entered = enter_lock(pool)
+    if entered != STATUS_OK:
+        return entered
+    record = &pool.movables.record[handle]
+    if status == STATUS_OK:
+        drop_record(pool, handle)
+    else:
+        settle_in(pool, handle, record.ptr)
+    leave_lock(pool)
+    return status
+
+
+cdef int find_record(pool_t* pool, uint32_t handle, movable_t** record) noexcept nogil:
+    """Find a block at rest, and hold `lock` on return; on any other status it is not held."""
+    cdef int status = enter_lock(pool)
+    if status != STATUS_OK:
+        return status
+    record[0] = movables_find(&pool.movables, handle)
+    if record[0] == NULL or record[0].state == MOVABLE_AWAY:
+        status = STATUS_FREED_POINTER
+    elif record[0].state == MOVABLE_MOVES:
+        status = STATUS_WOULD_WAIT
+    if status != STATUS_OK:
+        leave_lock(pool)
+    return status
+
+
+# Pinning
+
+cdef int pin_try_take(pool_t* pool, uint32_t handle, void** ptr) noexcept nogil:
+    cdef movable_t* record
+    cdef int status
+    ptr[0] = NULL
+    if handle == NO_MOVABLE:
+        return STATUS_OK
+    status = find_record(pool, handle, &record)
+    if status == STATUS_OK:
+        record.pins += 1
+        ptr[0] = record.ptr
+        leave_lock(pool)
+    return status
+
+
+cdef int pin_take(pool_t* pool, uint32_t handle, void** ptr) noexcept nogil:
+    cdef int status = pin_try_take(pool, handle, ptr)
+    if status != STATUS_WOULD_WAIT:
+        return status
+    status = slow_enter(pool)
+    if status == STATUS_OK:
+        status = pin_try_take(pool, handle, ptr)
+        lock_release(&pool.slow)
+    return status
+
+
+cdef int pin_take_on(pool_t* pool, uint32_t handle, const stream_ref_t* stream, void** ptr) noexcept nogil:
+    cdef owner_t owner
+    cdef int status
+    ptr[0] = NULL
+    if handle == NO_MOVABLE:
+        return STATUS_OK
+    status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify_ref(pool, stream, &owner)
+    if status == STATUS_OK and owner == NOBODY:
+        status = STATUS_STREAMS
+    if status == STATUS_OK:
+        status = pin_try_take(pool, handle, ptr)
+        if status == STATUS_OK:
+            status = use_on(pool, handle, owner)
+            if status != STATUS_OK:
+                pin_drop(pool, handle)
+    lock_release(&pool.slow)
+    return status
+
+
+cdef int use_on(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
+    """Record that another stream uses a pinned block, and put that stream behind the last move."""
+    cdef const movable_t* record
+    cdef use_t* use
+    cdef owner_t home
+    cdef uint32_t batch
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    record = &pool.movables.record[handle]
+    home, batch = record.home, record.batch
+    use = uses_of(&pool.uses, <size_t>record.ptr - pool.base) if owner != home else NULL
+    if use != NULL:
+        owners_add(&use.owners, owner)
+    leave(pool)
+    if owner == home:
+        return STATUS_OK
+    if use == NULL:
+        return STATUS_HOST_MEMORY
+    return get_behind_or_wait(pool, owner, home, batch) if batch != 0 else STATUS_OK
+
+
+cdef int get_behind_or_wait(pool_t* pool, owner_t asker, owner_t owner, uint32_t batch) noexcept nogil:
+    cdef bint behind = False, is_open = False
+    cdef int status = stream_is_open(pool, asker, &is_open)
+    if status == STATUS_OK and is_open:
+        status = get_behind(pool, asker, owner, batch, &behind)
+    if status != STATUS_OK or behind:
+        return status
+    return STATUS_CAPTURING if is_capturing(pool) else wait_for_all(pool)
+
+
+cdef int pin_drop(pool_t* pool, uint32_t handle) noexcept nogil:
+    cdef movable_t* record
+    cdef int status
+    if handle == NO_MOVABLE:
+        return STATUS_OK
+    status = find_record(pool, handle, &record)
+    if status == STATUS_OK:
+        record.pins -= 1
+        leave_lock(pool)
+    return status
+
+
+cdef int pin_look(pool_t* pool, uint32_t handle, void** ptr, uint32_t* pins) noexcept nogil:
+    cdef const movable_t* record
+    cdef int status
+    ptr[0] = NULL
+    pins[0] = 0
+    if handle == NO_MOVABLE:
+        return STATUS_OK
+    status = enter_lock(pool)
+    if status != STATUS_OK:
+        return status
+    record = movables_find(&pool.movables, handle)
+    if record == NULL:
+        status = STATUS_FREED_POINTER
+    else:
+        pins[0] = record.pins
+        ptr[0] = record.ptr if record.pins != 0 else NULL
+    leave_lock(pool)
+    return status
