@@ -3,11 +3,14 @@
 from libc.stdint cimport uint64_t
 
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
-from cuda_pool._state cimport leaving_t, pool_t
+from cuda_pool._state cimport leaving_t, pool_t, upstream_t
 
 # Each returns a status.
 cdef int ask_region(pool_t* pool) noexcept nogil
 cdef int ask_region_back(pool_t* pool) noexcept nogil
+# Enter the pool's device for several calls named cu*, each of which is then counted; device_leave() ends it.
+cdef int ask_begin_context(pool_t* pool, int* previous) noexcept nogil
+cdef int ask_count(pool_t* pool, int error, upstream_t call) noexcept nogil
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil
 # Wait for everything queued on a stream, or for all work of the device.

@@ -32,6 +32,13 @@ cdef enum:                      # upstream_t
     UPSTREAM_WAIT_EVENT
     UPSTREAM_GET_ID
     UPSTREAM_IS_CAPTURING
+    UPSTREAM_MEM_ADDRESS_RESERVE
+    UPSTREAM_MEM_ADDRESS_FREE
+    UPSTREAM_MEM_CREATE
+    UPSTREAM_MEM_RELEASE
+    UPSTREAM_MEM_MAP
+    UPSTREAM_MEM_UNMAP
+    UPSTREAM_MEM_SET_ACCESS
     UPSTREAM_CALLS
 
 # When memory that was freed on one stream goes to another one.
@@ -68,8 +75,9 @@ ctypedef struct pool_t:
     int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
     reuse_t reuse
-    void* region                    # as cudaMalloc returned it
-    size_t reserved                 # bytes of the region
+    void* region                    # as cudaMalloc or cuMemAddressReserve returned it
+    size_t capacity                 # bytes that it may hold from the device
+    size_t range_bytes              # of the region; with virtual backing these are addresses
     size_t base                     # its first address that is a multiple of MID_UNIT
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
     lock_t slow
@@ -111,6 +119,13 @@ cdef bint renew_batches_locked(pool_t* pool) noexcept nogil
 # Let nothing of an owner's be left, so that its record can be given back: to another stream, or to nobody.
 cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil
+
+
+cdef inline size_t pool_reserved(const pool_t* pool) noexcept nogil:
+    """Bytes that the pool holds from the device."""
+    if pool.segment.pages.shift == 0:
+        return pool.range_bytes
+    return <size_t>pool.segment.pages.created << pool.segment.pages.shift
 
 
 cdef inline int enter(pool_t* pool) noexcept nogil:

@@ -6,8 +6,10 @@ cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
+from cuda_pool._bits cimport log2_floor
 from cuda_pool._buffer cimport Buffer, buffer_wrap
 from cuda_pool._capture cimport capture_make
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
@@ -45,7 +47,7 @@ cdef object DEFAULT_ALIGNMENT = ALIGNMENT
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc",), "growth": ("static",), "max_capacity": (None,), "profile": (None,),
+SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static",), "max_capacity": (None,), "profile": (None,),
              "trace": (None,)}
 
 cdef dict regions = {}          # of every open pool: address of its pool_t -> (driver, device, first byte, end)
@@ -63,8 +65,10 @@ cdef class Pool:
         Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory.
     device : int or Device, default 0
         CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
-    backing : {"malloc"}
-        Where the memory comes from: one region from cudaMalloc.
+    backing : {"malloc", "virtual"}
+        Where the memory comes from: one region from cudaMalloc; or pages that are mapped where they are needed, so that
+        free memory is never in the wrong place. The latter needs a device with virtual memory, and takes whole pages
+        (2 MiB on most devices): a capacity in bytes is rounded up to them.
     growth : {"static"}
         The whole capacity is taken at once.
     max_capacity : None
@@ -127,12 +131,13 @@ cdef class Pool:
         if not isinstance(reuse, str) or reuse not in REUSE:
             raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
-        nbytes = _capacity(capacity, chosen)
-        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
+        page = _page(chosen) if backing == "virtual" else 0
+        nbytes = _capacity(capacity, chosen, page)
+        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes, page=page)
         self.debug = debug
         self.device = chosen
         self.settings = settings
-        open_region(self, chosen, nbytes, settings, scrub, REUSE.index(reuse))
+        open_region(self, chosen, nbytes, page, settings, scrub, REUSE.index(reuse))
         self.legacy = pool_find_stream(self.handle, NULL)
         return 0
 
@@ -444,7 +449,7 @@ cdef class Pool:
     def __repr__(self):
         if pool_is_closed(self.handle):
             return "<cuda_pool.Pool closed>"
-        return f"<cuda_pool.Pool of {self.handle.reserved} bytes on {self.device!r}>"
+        return f"<cuda_pool.Pool of {self.handle.capacity} bytes on {self.device!r}>"
 
     def __dealloc__(self):
         if self.handle != NULL:
@@ -529,17 +534,28 @@ def _device(device):
     return cuda_device(device.__index__())
 
 
-def _capacity(capacity, device):
-    """Return bytes for the capacity argument of Pool."""
+def _page(device):
+    """Return the bytes of a page of a device that has virtual memory."""
+    page = device.granularity
+    if page == 0:
+        raise ValueError(f"{device!r} has no virtual memory, or its driver lacks a call for it: backing='virtual' needs "
+                         "that; backing='malloc' does not")
+    return page
+
+
+def _capacity(capacity, device, page):
+    """Return bytes for the capacity argument of Pool: whole pages if there are any."""
     if isinstance(capacity, float) or (hasattr(capacity, "__float__") and not hasattr(capacity, "__index__")):
         if not 0 < capacity <= 1:
             raise ValueError("as a float, capacity is a share of the free memory from 0 (excluded) to 1, "
                              f"got {capacity}")
         nbytes = int(float(capacity) * device.mem_info()[0])
+        if page and nbytes >= page:
+            nbytes -= nbytes % page
     else:
         nbytes = parse_size(capacity)
     require_capacity(nbytes)
-    return nbytes
+    return -(-nbytes // page) * page if page else nbytes
 
 
 def _require_supported(**arguments):
@@ -559,7 +575,8 @@ def _require_share(name, value):
 
 # Opening and closing
 
-cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, bint scrub, int reuse) except -1:
+cdef int open_region(Pool pool, Device device, size_t nbytes, size_t page, object settings, bint scrub,
+                     int reuse) except -1:
     cdef settings_t plain
     cdef int status, index
     cdef size_t* sizes = <size_t*>malloc((len(settings.size_classes) + 1) * sizeof(size_t))
@@ -576,6 +593,9 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         plain.classes = len(settings.size_classes)
         plain.colouring = pool.debug
         plain.good_fit = settings.good_fit
+        plain.page_shift = log2_floor(page) if page else 0
+        plain.pages_most = <uint32_t>(nbytes >> plain.page_shift) if page else 0
+        plain.pages_first = plain.pages_most
         with nogil:
             status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub, reuse)
     finally:
@@ -591,7 +611,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
 cdef int remember(Pool pool) except -1:
     """Note down where the region lies; in a debug pool, refuse one that overlaps another pool's."""
     cdef size_t start = <size_t>pool.handle.region
-    cdef tuple region = (<size_t>pool.handle.driver, pool.handle.device, start, start + pool.handle.reserved)
+    cdef tuple region = (<size_t>pool.handle.driver, pool.handle.device, start, start + pool.handle.range_bytes)
     if pool.debug:
         for other in regions.values():
             if region[:2] == other[:2] and region[2] < other[3] and other[2] < region[3]:

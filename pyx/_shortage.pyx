@@ -18,6 +18,7 @@ from cuda_pool._order cimport (
     stream_is_pending, stream_kind_t, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
 from cuda_pool._relaxed cimport get_u32
+from cuda_pool._remap cimport remap_alloc
 from cuda_pool._segment cimport segment_could_share
 from cuda_pool._state cimport (
     REUSE_NEVER, REUSE_WAIT, enter, enter_all, leave, leave_all, serve_locked, settle_locked, unhold_locked)
@@ -40,11 +41,24 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     if pool.reuse != REUSE_NEVER:
         fault = see_what_is_over(pool, owner, pool.order.batch, &any)
         status = attempt_with_held(pool, owner, nbytes, alignment, ptr)
+    fault = remap(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT and owner != NOBODY:
         fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY:
         fault = wait_on_host(pool, owner, nbytes, alignment, ptr, &status) or fault
     return fault if status == STATUS_OUT_OF_MEMORY and fault != STATUS_OK else status
+
+
+cdef int remap(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr, int* status) noexcept nogil:
+    """Move pages under a place for the request; `status` is that of the request, the result a fault's."""
+    cdef int fault
+    if status[0] != STATUS_OUT_OF_MEMORY or pool.segment.pages.shift == 0 or is_capturing(pool):
+        return STATUS_OK
+    fault = remap_alloc(pool, owner, nbytes, alignment, ptr)
+    if fault == STATUS_OK or fault == STATUS_OUT_OF_MEMORY:
+        status[0] = fault
+        return STATUS_OK
+    return fault
 
 
 cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
@@ -58,6 +72,7 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
             fault = wait_for_next(pool, owner, until)
             if fault == STATUS_OK:
                 status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+                fault = remap(pool, owner, nbytes, alignment, ptr, status)
         # Blocks that were waited for may have merged meanwhile with what other threads freed.
         if status[0] != STATUS_OUT_OF_MEMORY or fault != STATUS_OK or pool.order.batch == until:
             break
@@ -67,7 +82,7 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
 cdef bint is_work_left(pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
     """Is there pending work whose end could help, and no capture that forbids to wait for it?
 
-    The stream's own need not end: it may use that memory already.
+    The stream's own need not end, as it may use that memory already; but its pages can be moved only then.
     """
     cdef bint left = False
     cdef int other
@@ -81,7 +96,9 @@ cdef bint is_work_left(pool_t* pool, owner_t owner, uint32_t until) noexcept nog
 
 cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[other]
-    if stream.kind == STREAM_SPARE or stream.kind == STREAM_CAPTURE or (other == owner and pool.helds.bytes == 0):
+    if stream.kind == STREAM_SPARE or stream.kind == STREAM_CAPTURE:
+        return False
+    if other == owner and pool.helds.bytes == 0 and pool.segment.pages.shift == 0:
         return False
     return stream_is_pending(stream) and not batch_within(until, stream.done)
 

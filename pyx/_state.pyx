@@ -316,10 +316,10 @@ cdef const char* totals_check(const pool_t* pool) noexcept nogil:
     cdef tally_t total = segment_total(&pool.segment)
     cdef size_t used_high = 0, requested_high = 0
     segment_highs(&pool.segment, &used_high, &requested_high)
-    if not total.requested <= total.used <= pool.reserved:
+    if not total.requested <= total.used <= pool_reserved(pool):
         return b"pool: not requested <= used <= reserved"
-    if not (used_high <= pool.reserved and requested_high <= used_high):
-        return b"pool: not requested_high <= used_high <= reserved"
+    if not (used_high <= pool.capacity and requested_high <= used_high):
+        return b"pool: not requested_high <= used_high <= capacity"
     return NULL
 
 
