@@ -158,6 +158,11 @@ cdef inline bint segment_is_upper(const segment_t* segment, size_t offset) noexc
     return tier == TIER_MID or tier == TIER_BUDDY
 
 
+cdef inline bint segment_has_owned(const segment_t* segment, owner_t owner) noexcept nogil:
+    """Does the owner have free memory in the upper tiers?"""
+    return segment.mid.bins[owner].rows != 0 or segment.buddy.lists[owner].nonempty != 0
+
+
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
     """First unit that belongs to the mid tier."""
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)

@@ -19,8 +19,9 @@ from cuda_pool._pages cimport (
 from cuda_pool._paging cimport (
     paging_begin, paging_destroy, paging_end, paging_free_pages, paging_t, paging_undo)
 from cuda_pool._state cimport (
-    UPSTREAM_MEM_ADDRESS_FREE, UPSTREAM_MEM_ADDRESS_RESERVE, UPSTREAM_MEM_CREATE, UPSTREAM_MEM_MAP,
-    UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE, enter, enter_all, leave_all)
+    UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_MEM_ADDRESS_FREE, UPSTREAM_MEM_ADDRESS_RESERVE, UPSTREAM_MEM_CREATE,
+    UPSTREAM_MEM_MAP, UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE, enter,
+    enter_all, leave_all)
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, status_code, status_cuda)
 
@@ -217,12 +218,19 @@ cdef int release_spares(pool_t* pool, uint32_t most, uint32_t* gone) noexcept no
 
 
 cdef int remap_release(pool_t* pool) noexcept nogil:
-    """Go on after a failure, so that as much as possible is given back; the first failure is the result."""
+    """Wait for all work, as cudaFree does of itself. After that go on where something fails, so that as much as possible is
+    given back; the first failure is the result.
+    """
     cdef pages_t* pages = &pool.segment.pages
     cdef uint32_t at = 0, gone = 0
     cdef int previous = 0, fault = STATUS_OK, status
     status = status_cuda(device_enter_context(pool.driver, pool.device, &previous), UPSTREAM_SET_DEVICE)
     if status != STATUS_OK:
+        return status
+    if pages.placed_count != 0:
+        status = ask_count(pool, pool.driver.cudaDeviceSynchronize(), UPSTREAM_DEVICE_SYNCHRONIZE)
+    if status != STATUS_OK:
+        device_leave(pool.driver, pool.device, previous)
         return status
     at = pages_next(pages.placed, 0, pages.count, True)
     while at < pages.count:

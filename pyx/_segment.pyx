@@ -189,6 +189,8 @@ cdef bint is_worth_adopting(const segment_t* segment, const view_t* view, size_t
     cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
     if segment.mid.owned == 0 and segment.buddy.owned == 0:
         return False
+    if segment.pages.shift != 0:            # the addresses that nobody uses would all become the asker's
+        return False
     below = <size_t>buddy_allowed_below(&segment.buddy, view, segment_boundary(segment)) << segment.min_block_shift
     start = segment.mid.start - below // MID_UNIT
     below = below // MID_UNIT + mid_allowed_edge(&segment.mid, view)

@@ -19,7 +19,7 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
 from cuda_pool._relaxed cimport get_u32
 from cuda_pool._remap cimport remap_alloc
-from cuda_pool._segment cimport segment_could_share
+from cuda_pool._segment cimport segment_could_share, segment_has_owned
 from cuda_pool._state cimport (
     REUSE_NEVER, REUSE_WAIT, enter, enter_all, leave, leave_all, serve_locked, settle_locked, unhold_locked)
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
@@ -41,6 +41,8 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     if pool.reuse != REUSE_NEVER:
         fault = see_what_is_over(pool, owner, pool.order.batch, &any)
         status = attempt_with_held(pool, owner, nbytes, alignment, ptr)
+    if status == STATUS_OUT_OF_MEMORY and pool.segment.pages.shift != 0 and owner != NOBODY:
+        fault = see_own(pool, owner) or fault
     fault = remap(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT and owner != NOBODY:
         fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
@@ -89,16 +91,16 @@ cdef bint is_work_left(pool_t* pool, owner_t owner, uint32_t until) noexcept nog
     lock_acquire(&pool.lock)
     if pool.order.captures == 0:
         for other in range(LEGACY, pool.order.streams):
-            left = left or is_left(pool, <owner_t>other, owner, until)
+            left = left or is_left(pool, <owner_t>other, owner, until, pool.segment.pages.shift != 0)
     lock_release(&pool.lock)
     return left
 
 
-cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until) noexcept nogil:
+cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until, bint own) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[other]
     if stream.kind == STREAM_SPARE or stream.kind == STREAM_CAPTURE:
         return False
-    if other == owner and pool.helds.bytes == 0 and pool.segment.pages.shift == 0:
+    if other == owner and pool.helds.bytes == 0 and not own:
         return False
     return stream_is_pending(stream) and not batch_within(until, stream.done)
 
@@ -143,6 +145,26 @@ cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* an
         settle_locked(pool)
         leave(pool)
     return fault
+
+
+cdef int see_own(pool_t* pool, owner_t owner) noexcept nogil:
+    """See what is over of the stream's own work: it can use that memory anyhow, but pages move only once it is over."""
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef bint any = False, unmarked, has_memory
+    cdef int status, fault = STATUS_OK
+    lock_acquire(&pool.lock)
+    unmarked = stream_is_pending(stream) and is_unmarked(stream) and may_record(stream, True)
+    has_memory = segment_has_owned(&pool.segment, owner)
+    lock_release(&pool.lock)
+    if not has_memory or is_capturing(pool):
+        return STATUS_OK
+    if unmarked:
+        fault = mark_stream(pool, owner)
+    status = pass_marks(pool, owner, &any)
+    if any and enter(pool) == STATUS_OK:
+        settle_locked(pool)
+        leave(pool)
+    return fault or status
 
 
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil:
@@ -191,7 +213,7 @@ cdef bint is_worth_marking(pool_t* pool, owner_t owner, owner_t caller, uint32_t
     cdef const stream_t* stream = &pool.order.stream[owner]
     cdef bint worth
     lock_acquire(&pool.lock)
-    worth = is_left(pool, owner, caller, until) and is_unmarked(stream) and may_record(stream, owner == caller)
+    worth = is_left(pool, owner, caller, until, False) and is_unmarked(stream) and may_record(stream, owner == caller)
     lock_release(&pool.lock)
     return worth
 

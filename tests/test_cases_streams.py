@@ -35,7 +35,7 @@ each_name = pytest.mark.parametrize("named", [lambda stream: stream, attrgetter(
 
 @pytest.fixture
 def device(make_device):
-    return make_device("256MiB")
+    return make_device("256MiB", granularity="4KiB")
 
 
 @pytest.fixture
