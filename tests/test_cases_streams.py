@@ -281,8 +281,11 @@ def test_case_23_pairs_on_one_stream(device, make_pool, kind, nbytes, reuse):
 
 @pytest.mark.parametrize("name", POOLS)
 @each_reuse
-def test_case_23_any_size_after_any_other(device, make_pool, name, reuse):
-    """One block at a time on one stream: each has all of the pool's memory, and none a driver call."""
+def test_case_23_any_size_after_any_other(device, make_pool, backing, name, reuse):
+    """One block at a time on one stream: each has all of the pool's memory, and none a driver call.
+
+    Only a buddy tier alone has its blocks at different addresses, so that pages are wanted, and cannot move yet.
+    """
     capacity, more = POOLS[name]
     pool, own = make_pool(capacity, reuse=reuse, **more), device.stream()
     own.work(FOR_EVER)
@@ -294,7 +297,8 @@ def test_case_23_any_size_after_any_other(device, make_pool, name, reuse):
             ptr = pool.alloc(nbytes, own)
             own.write(ptr, nbytes, turn)
             pool.free_async(ptr, own)
-    assert set(asked(device)) == set() and device.now == 0
+    allowed = ASKED_EARLY | {"cudaEventQuery"} if (backing, name) == ("virtual", "buddy_alone") else set()
+    assert set(asked(device)) <= allowed and device.now == 0
     own.synchronize()
 
 
@@ -824,13 +828,15 @@ def test_case_29_both_handles_of_the_legacy_default_stream(device, make_pool):
 @each_reuse
 @each_name
 @pytest.mark.parametrize("settings", ROUTES)
-def test_case_30_pending_work_is_waited_for(device, make_pool, reuse, named, settings):
+def test_case_30_pending_work_is_waited_for(device, make_pool, backing, reuse, named, settings):
     pool, first, second = make_pool("100MiB", reuse=reuse, **settings), device.stream(), device.stream()
     ptr = pool.alloc(80 * MIB, named(second))
     found = busy_with(second, ptr, 1000)
     pool.free_async(ptr, named(second))
     device.clear_log()
     got = pool.alloc(80 * MIB, named(first))
+    if backing == "virtual" and settings:               # pieces of runs whose pages could not move are not joined
+        reuse = "never"
     if named(second) is second or device.now == 0:  # of a handle no event is recorded before there is another stream
         assert_waited(device, reuse, first, 10)
     assert device.now in (0, 10)
