@@ -481,10 +481,10 @@ class _Fitter:
         self.seed = seed
         self.parameters = parameters
         self.findings = _Findings()
-        unit = ALIGNMENT if parameters["backing"] == "malloc" else PAGE
-        self.base = max(-(-trace.peak_live // unit), 1) * unit
+        self.base = max(-(-trace.peak_live // ALIGNMENT), 1) * ALIGNMENT
         self.step = max(STEP_MIN, -(-trace.peak_live // STEPS_IN_PEAK))
-        self.step = -(-self.step // unit) * unit
+        if parameters["backing"] == "virtual":
+            self.base, self.step = (-(-nbytes // PAGE) * PAGE for nbytes in (self.base, self.step))
         self.replays = 0
         self.failed_row = None
 

