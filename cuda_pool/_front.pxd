@@ -16,7 +16,7 @@ from cuda_pool._relaxed cimport get_flag, get_pointer, get_u16, get_u32, set_u32
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, place_t, segment_free, segment_slot_is_live, segment_take_slot)
 from cuda_pool._slab cimport slab_would_be_spare
-from cuda_pool._state cimport pool_t
+from cuda_pool._state cimport pool_address, pool_offset, pool_t
 
 
 cdef inline bint front_alloc(pool_t* pool, const stream_ref_t* stream, size_t nbytes, size_t alignment,
@@ -31,13 +31,13 @@ cdef inline bint front_alloc(pool_t* pool, const stream_ref_t* stream, size_t nb
             and segment_take_slot(&pool.segment, owner, nbytes, alignment, &offset, &used))
     lock_release(&heap.lock)
     if done:
-        ptr[0] = <void*>(pool.base + offset)
+        ptr[0] = pool_address(pool, offset)
     return done
 
 
 cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
     """Free a slot for anyone. Whose it is is looked up without a lock, and again with it."""
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef uint32_t tag
     cdef owner_t owner
     cdef heap_t* heap
@@ -58,7 +58,7 @@ cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
 
 cdef inline bint front_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a slot of the stream's own slabs in its order."""
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef owner_t owner = glance(pool, stream)
     cdef heap_t* heap
     cdef bint done

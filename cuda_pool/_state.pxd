@@ -113,6 +113,15 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil
 
 
+cdef inline size_t pool_offset(const pool_t* pool, const void* ptr) noexcept nogil:
+    """The place of an address in the segment; of one that is not the pool's, something outside it."""
+    return <size_t>ptr - pool.base          # below the base it wraps round to a large number
+
+
+cdef inline void* pool_address(const pool_t* pool, size_t offset) noexcept nogil:
+    return <void*>(pool.base + offset)
+
+
 cdef inline int enter(pool_t* pool) noexcept nogil:
     """Take `lock` and those of all heaps of an open pool; on any other status none is held."""
     cdef int status = enter_lock(pool)
@@ -178,7 +187,7 @@ cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
         if status == STATUS_OUT_OF_MEMORY and is_shared(pool):
             status = alloc_shared_locked(pool, owner, nbytes, alignment, ptr)
         return status
-    ptr[0] = <void*>(pool.base + offset)
+    ptr[0] = pool_address(pool, offset)
     if pool.order.captures != 0:
         claim_locked(pool, owner, offset)
     return STATUS_OK
@@ -190,8 +199,8 @@ cdef inline bint is_shared(const pool_t* pool) noexcept nogil:
 
 
 cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
-    if offset >= pool.segment.size:         # below the base it wraps round to a large number
+    cdef size_t offset = pool_offset(pool, ptr)
+    if offset >= pool.segment.size:
         return STATUS_FOREIGN_POINTER
     if pool.leaving != NULL and is_leaving(pool, ptr):
         return STATUS_FREED_POINTER

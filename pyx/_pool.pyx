@@ -31,9 +31,9 @@ from cuda_pool._segment cimport (
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked, free_locked, heaps_acquire,
-    is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, record_use_locked, renew_batches_locked,
-    serve_locked, settle_locked, state_check)
+    captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked, free_locked,
+    heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address, pool_offset,
+    record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
@@ -181,7 +181,7 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
         done = segment_alloc_large(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
     leave_lock(pool)
     if done:
-        ptr[0] = <void*>(pool.base + offset)
+        ptr[0] = pool_address(pool, offset)
     return done
 
 
@@ -216,7 +216,7 @@ cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
 
 cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
     """Take the locks that a block's free needs: `lock` alone, unless it is a slot, or no block at all."""
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter_lock(pool)
     if status != STATUS_OK:
         return status
@@ -469,7 +469,7 @@ cdef int pool_release_capture(pool_t* pool, owner_t capture, const cudaStream_t*
 
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
     cdef place_t place
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter(pool)
     owns[0] = False
     if status != STATUS_OK:
