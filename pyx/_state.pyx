@@ -10,6 +10,7 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
 from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
+from cuda_pool._region cimport regions_check, regions_find
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_highs, segment_hold,
     segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)
@@ -23,6 +24,7 @@ from libc.string cimport memset
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
 
+cdef const size_t RELEASE_NEVER = <size_t>-1
 cdef unsigned generation = 0        # forks between the first process and this one
 
 
@@ -316,11 +318,20 @@ cdef const char* totals_check(const pool_t* pool) noexcept nogil:
     cdef tally_t total = segment_total(&pool.segment)
     cdef size_t used_high = 0, requested_high = 0
     segment_highs(&pool.segment, &used_high, &requested_high)
-    if not total.requested <= total.used <= pool.reserved:
-        return b"pool: not requested <= used <= reserved"
-    if not (used_high <= pool.reserved and requested_high <= used_high):
-        return b"pool: not requested_high <= used_high <= reserved"
-    return NULL
+    if not total.requested <= total.used <= pool.reserved <= pool.capacity:
+        return b"pool: not requested <= used <= reserved <= capacity"
+    if not requested_high <= used_high <= pool.reserved_high or pool.reserved > pool.reserved_high:
+        return b"pool: not requested_high <= used_high <= reserved_high, or reserved > reserved_high"
+    return regions_agree(pool)
+
+
+cdef const char* regions_agree(const pool_t* pool) noexcept nogil:
+    cdef const char* broken = regions_check(&pool.regions)
+    if broken == NULL and (pool.regions.size != pool.segment.size or pool.regions.nbytes != pool.reserved):
+        broken = b"pool: regions.size != segment.size, or regions.nbytes != reserved"
+    if broken == NULL and pool.first != 0 and regions_find(&pool.regions, pool.base) != 0:
+        broken = b"pool: the region at offset 0 does not begin at base"
+    return broken
 
 
 cdef void forked() noexcept nogil:
