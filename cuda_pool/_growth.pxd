@@ -17,6 +17,8 @@ cdef bint could_grow(const pool_t* pool, owner_t owner, size_t nbytes) noexcept 
 # All that follow are called with `slow` held.
 # Would it rather grow than wait for pending work?
 cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil
+# Could it, if nothing were pending any more: is there so much, and may the driver be called?
+cdef bint growth_could_help(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment) noexcept nogil
 # Grow and serve a request. The status of the request, other than STATUS_OUT_OF_MEMORY, goes to `status`; the result is
 # that of a fault, after which nothing has changed.
 cdef int growth_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,

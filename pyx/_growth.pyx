@@ -55,6 +55,15 @@ cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept 
     return pool.reserved + needed <= min(pool.capacity, WAIT_SHARE * high)
 
 
+cdef bint growth_could_help(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment) noexcept nogil:
+    cdef size_t needed = bytes_needed(pool, nbytes, alignment), used
+    if not pool.grows or needed == 0 or enter(pool) != STATUS_OK:
+        return False
+    used = segment_total(&pool.segment).used
+    leave(pool)
+    return needed <= pool.capacity - used and may_call(pool, owner)
+
+
 cdef int growth_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
                       int* status) noexcept nogil:
     """The usual step; if it is refused exactly what is needed; if that is refused, too, in exchange for idle regions."""

@@ -12,7 +12,7 @@ from cuda_pool._ask cimport (
     ask_device_done, ask_event, ask_event_done, ask_is_idle, ask_is_open, ask_is_over, ask_keep_event, ask_stream_id,
     ask_wait)
 from cuda_pool._driver cimport cudaEvent_t
-from cuda_pool._growth cimport growth_alloc, growth_is_due
+from cuda_pool._growth cimport growth_alloc, growth_could_help, growth_is_due
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._order cimport (
     LEGACY, MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
@@ -50,9 +50,21 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
         fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY:
         fault = wait_on_host(pool, owner, nbytes, alignment, ptr, &status) or fault
-    if status == STATUS_OUT_OF_MEMORY:          # regions may have become idle
-        fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status) or fault
+    if status == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and growth_could_help(pool, owner, nbytes, alignment):
+        fault = free_regions(pool)
+        if fault == STATUS_OK:
+            fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status)
     return fault if status == STATUS_OUT_OF_MEMORY and fault != STATUS_OK else status
+
+
+cdef int free_regions(pool_t* pool) noexcept nogil:
+    """Let no region be kept by pending work, that of the stream itself included, which need not end for its own sake."""
+    cdef bint pending
+    cdef int status = see_what_is_done(pool)
+    lock_acquire(&pool.lock)
+    pending = pool.order.captures == 0 and order_any_pending(&pool.order, NOBODY)
+    lock_release(&pool.lock)
+    return wait_for_all(pool) if status == STATUS_OK and pending else status
 
 
 cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
