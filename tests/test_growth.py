@@ -133,7 +133,7 @@ def test_case_10_growing_sizes(make_growing, device, settings, start):
     pool = make_growing(start, "64MiB", **settings)
     for number in range(1, 65):
         ptr = pool.alloc(number * MIB)
-        verify(device, fill(device, ptr, number * MIB, number))
+        verify(device, fill(device, ptr + number * MIB - 1000, 1000, number))
         pool.free(ptr)
     assert pool.stats().reserved <= 64 * MIB
 
@@ -370,22 +370,22 @@ def test_streams_and_uses_in_every_region(make_growing, device):
 
 def test_a_hundred_regions(make_device):
     """Places in the segment are used again, and whatever is left is found by its address."""
-    device = make_device("40GiB")
-    pool = cp.Pool("256MiB", device=device, growth="dynamic", min_block="1MiB")
-    blocks = [pool.alloc(256 * MIB) for _ in range(100)]
+    device = make_device("130GiB")
+    pool = cp.Pool("1GiB", device=device, growth="dynamic", min_block="1MiB")
+    blocks = [pool.alloc(GIB) for _ in range(100)]
     assert pool.stats().grow_count == 99
     random.Random(1).shuffle(blocks)
     for ptr in blocks[:50]:
         pool.free(ptr)
     pool.check()
-    assert pool.trim() == 50 * 256 * MIB == pool.stats().reserved
+    assert pool.trim() == 50 * GIB == pool.stats().reserved
     assert all(pool.owns(ptr) for ptr in blocks[50:]) and not any(pool.owns(ptr) for ptr in blocks[:50])
     for turn in range(20):
-        more = [pool.alloc((256 + 2 * turn) * MIB) for _ in range(50)]
+        more = [pool.alloc((1024 + 2 * turn) * MIB) for _ in range(50)]
         pool.check()
         for ptr in more:
             pool.free(ptr)
-        assert pool.trim() == 50 * (256 + 2 * turn) * MIB
+        assert pool.trim() == 50 * (1024 + 2 * turn) * MIB
     pool.check()
     pool.close()
 
