@@ -136,7 +136,7 @@ cdef void take_back(pool_t* pool, size_t nbytes) noexcept nogil:
     enter_all(pool)
     status = add_region(pool, start, nbytes)
     leave_all(pool)
-    if status != STATUS_OK:
+    if status != STATUS_OK and status != STATUS_OVERLAP:
         ask_less(pool, start)
 
 
@@ -155,7 +155,7 @@ cdef int grow(pool_t* pool, size_t size, owner_t owner, size_t nbytes, size_t al
         pool.grow_count += 1
         status[0] = serve_locked(pool, owner, nbytes, alignment, ptr)
     leave_all(pool)
-    if fault != STATUS_OK:
+    if fault != STATUS_OK and fault != STATUS_OVERLAP:     # what overlaps is the pool's already: nothing to return
         ask_less(pool, start)
     return STATUS_OK if fault == STATUS_OUT_OF_MEMORY else fault
 
