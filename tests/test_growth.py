@@ -449,6 +449,34 @@ def test_case_42_an_address_that_is_live_already(make_device):
     pool.close()
 
 
+def test_case_42_an_address_of_another_pool(make_device):
+    device = make_device("64MiB", misuse=True)
+    first = CheckedPool("8MiB", device=device)
+    second = CheckedPool("1MiB", device=device, growth="dynamic", debug=True)
+    kept = fill(device, first.alloc(8 * MIB), 8 * MIB, 7)
+    device.alias(times=10)
+    with pytest.raises(RuntimeError, match=f"overlaps a live region from 0x{kept[0]:x} to 0x{kept[0] + 8 * MIB:x}"):
+        second.alloc(4 * MIB)
+    verify(device, kept)
+    assert device.calls["cudaFree"] == 0
+    device.clear_faults()
+    assert second.alloc(4 * MIB)
+    second.close()
+    first.close()
+
+
+def test_an_address_that_was_given_back_is_no_longer_live(make_device):
+    """Two debug pools in turn get the same memory from the driver."""
+    device = make_device("16MiB")
+    first = CheckedPool("12MiB", device=device, growth="dynamic", debug=True)
+    for _ in range(3):
+        first.trim()
+        with CheckedPool("12MiB", device=device, debug=True) as second:
+            assert second.alloc(12 * MIB)
+        first.free(first.alloc(12 * MIB))
+    first.close()
+
+
 # Limits as arguments
 
 @pytest.mark.parametrize("limit", [0, -1, "x", "3MiB", 2.0, 255, 10**30])

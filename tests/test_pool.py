@@ -236,7 +236,8 @@ def test_a_fraction_is_one_of_the_free_memory(make_device):
 
 @pytest.mark.parametrize("settings", [
     {"backing": "virtual"}, {"backing": None}, {"growth": "doubling"}, {"growth": "predictive"},
-    {"max_capacity": "1GiB"}, {"release_threshold": "1MiB"}, {"profile": "p.json"}, {"trace": "t.csv"}, {"min_block": 3000}, {"min_block": 128},
+    {"max_capacity": "1GiB"}, {"release_threshold": "1MiB"}, {"profile": "p.json"}, {"trace": "t.csv"},
+    {"min_block": 3000}, {"min_block": 128},
     {"slab_max": "2GiB"}, {"slab_max": -1}, {"mid_max": "x"}, {"size_classes": []}, {"size_classes": 100},
     {"size_classes": [0]}, {"size_classes": [256], "slab_max": 1024}])
 def test_setting_that_is_not_accepted(make_device, settings):

@@ -334,7 +334,8 @@ def distinct(kinds):
     return [kind for number, kind in enumerate(kinds) if kind not in kinds[:number] or kind.startswith(MADE)]
 
 
-PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(POOLS) + sorted(GROWING)), "seed": st.sampled_from([None, 0, 1, 2, 3]),
+PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(POOLS) + sorted(GROWING)),
+            "seed": st.sampled_from([None, 0, 1, 2, 3]),
             "kinds": st.lists(st.sampled_from(KINDS), min_size=2, max_size=4)
             .map(distinct).filter(lambda kinds: len(kinds) > 1)}
 
