@@ -14,8 +14,8 @@ ctypedef struct pages_t:
     int shift                       # log2 of the bytes of a page
     uint32_t count                  # of the range
     uint32_t most                   # pieces of memory that there may be
+    uint32_t limit                  # and that there may be after the call that is under way
     uint32_t created                # pieces that the driver gave and has not got back
-    uint32_t created_high
     uint32_t placed_count
     uint32_t ready_count
     uint64_t* placed                # a bit per page

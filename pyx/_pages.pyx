@@ -21,6 +21,7 @@ cdef int pages_init(pages_t* pages, int shift, uint32_t count, uint32_t most) no
     pages.shift = shift
     pages.count = count
     pages.most = most
+    pages.limit = most
     pages.placed = <uint64_t*>host_map(bitmap_bytes(pages), PLACED_COLOUR)
     pages.ready = <uint64_t*>host_map(bitmap_bytes(pages), READY_COLOUR)
     pages.handle = <uint64_t*>host_map(<size_t>count * sizeof(uint64_t), HANDLE_COLOUR)
@@ -85,7 +86,6 @@ cdef inline void bit_clear(uint64_t* bits, uint32_t page) noexcept nogil:
 
 cdef void pages_created(pages_t* pages, uint64_t handle) noexcept nogil:
     pages.created += 1
-    pages.created_high = max(pages.created_high, pages.created)
     pages.spare[pages.spares] = handle
     pages.spares += 1
 

@@ -32,11 +32,10 @@ ctypedef struct spot_t:
 
 cdef int paging_begin(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
                       paging_t* paging) noexcept nogil:
-    cdef int status = begin(segment, owner, nbytes, alignment, paging), other
+    cdef int status = begin(segment, owner, nbytes, alignment, paging)
     if status != STATUS_OUT_OF_MEMORY:
         return status
-    for other in range(segment.slabs.owners):           # empty slabs may hold what is lacking
-        segment_reclaim(segment, <owner_t>other)
+    segment_reclaim(segment)                            # empty slabs may hold what is lacking
     return begin(segment, owner, nbytes, alignment, paging)
 
 
@@ -157,7 +156,7 @@ cdef int find_pages(segment_t* segment, size_t offset, paging_t* paging) noexcep
         return STATUS_HOST_MEMORY
     paging.takes = paging_free_pages(segment, paging.first, paging.end, needed, paging.take)
     paging.creates = needed - paging.takes
-    if paging.creates > pages.most - pages.created:
+    if paging.creates != 0 and pages.created + paging.creates > pages.limit:
         paging_destroy(paging)
         return STATUS_OUT_OF_MEMORY
     for at in range(paging.takes):

@@ -14,14 +14,15 @@ from cuda_pool._driver cimport (
     CUmemGenericAllocationHandle, cudaErrorMemoryAllocation, device_enter_context, device_leave, memory_of)
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._pages cimport (
-    pages_created, pages_has, pages_next, pages_opened, pages_placed, pages_released, pages_spare, pages_suspended,
+    pages_created, pages_end, pages_has, pages_next, pages_opened, pages_placed, pages_released, pages_spare, pages_suspended,
     pages_t, pages_taken)
 from cuda_pool._paging cimport (
     paging_begin, paging_destroy, paging_end, paging_free_pages, paging_t, paging_undo)
+from cuda_pool._segment cimport segment_highs, segment_total
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_MEM_ADDRESS_FREE, UPSTREAM_MEM_ADDRESS_RESERVE, UPSTREAM_MEM_CREATE,
-    UPSTREAM_MEM_MAP, UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE, enter,
-    enter_all, leave_all)
+    UPSTREAM_MEM_MAP, UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE, WAIT_SHARE,
+    enter, enter_all, leave_all, pool_address)
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, status_code, status_cuda)
 
@@ -52,18 +53,23 @@ cdef int remap_fill(pool_t* pool, uint32_t count) noexcept nogil:
     return status
 
 
-cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
+cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, bint may_grow,
+                     void** ptr) noexcept nogil:
+    cdef pages_t* pages = &pool.segment.pages
     cdef paging_t paging
     cdef size_t offset = 0, used = 0
     cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
+    pages.limit = pages.most if may_grow else growth_limit(pool, nbytes)
     status = paging_begin(&pool.segment, owner, nbytes, alignment, &paging)
     leave_all(pool)
     if status != STATUS_OK:
         return status
     status = carry_out(pool, &paging)
     enter_all(pool)
+    if paging.creates != 0 and status == STATUS_OK:
+        pool.grow_count += 1
     if status == STATUS_OK:
         status = paging_end(&pool.segment, owner, &paging, nbytes, &offset, &used)
     else:
@@ -71,8 +77,17 @@ cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignmen
     leave_all(pool)
     paging_destroy(&paging)
     if status == STATUS_OK:
-        ptr[0] = <void*>(pool.base + offset)
+        ptr[0] = pool_address(pool, offset)
     return status
+
+
+cdef uint32_t growth_limit(const pool_t* pool, size_t nbytes) noexcept nogil:
+    """As for regions: up to a share of the peak, memory that streams have to themselves is cheaper than waits."""
+    cdef size_t high = 0, requested_high = 0
+    segment_highs(&pool.segment, &high, &requested_high)
+    high = max(high, segment_total(&pool.segment).used + nbytes)
+    return max(pool.segment.pages.created, min(pool.segment.pages.most,
+                                               pages_end(&pool.segment.pages, WAIT_SHARE * high)))
 
 
 cdef int carry_out(pool_t* pool, const paging_t* paging) noexcept nogil:
@@ -129,6 +144,8 @@ cdef int create(pool_t* pool, uint32_t count) noexcept nogil:
             return status
         lock_acquire(&pool.lock)
         pages_created(&pool.segment.pages, handle)
+        pool.reserved += page_bytes(pool)
+        pool.reserved_high = max(pool.reserved_high, pool.reserved)
         lock_release(&pool.lock)
         count -= 1
     return STATUS_OK
@@ -212,6 +229,7 @@ cdef int release_spares(pool_t* pool, uint32_t most, uint32_t* gone) noexcept no
             return status
         lock_acquire(&pool.lock)
         pages_released(pages)
+        pool.reserved -= page_bytes(pool)
         lock_release(&pool.lock)
         gone[0] += 1
     return STATUS_OK

@@ -197,6 +197,132 @@ def test_case_16_no_creep(device, pool):
     plain.close()
 
 
+# Growth and return
+
+@pytest.fixture
+def growing(device):
+    with CheckedPool("2MiB", device=device, backing="virtual", growth="dynamic", max_capacity="32MiB") as made:
+        yield made
+        made.check()
+
+
+def test_pages_are_got_as_they_are_needed(device, growing):
+    assert (growing.stats().reserved, growing.stats().capacity) == (PAGE, 32 * MIB)
+    blocks = [growing.alloc(3 * MIB) for _ in range(8)]
+    assert growing.stats().reserved == 24 * MIB == growing.stats().reserved_high
+    assert 0 < growing.stats().grow_count <= 8
+    with pytest.raises(cp.OutOfMemoryError) as caught:
+        growing.alloc(9 * MIB)
+    assert caught.value.capacity == 32 * MIB
+    assert growing.alloc(8 * MIB)
+    assert all(growing.owns(ptr) for ptr in blocks)
+
+
+def test_case_05_eight_blocks_of_8_mib(make_device):
+    with CheckedPool(1_000_000, device=make_device("64MiB"), backing="virtual", growth="dynamic",
+                     max_capacity="64MiB") as pool:
+        assert len({pool.alloc(8 * MIB) for _ in range(8)}) == 8
+
+
+def test_free_pages_are_used_before_more_are_got(device, growing):
+    blocks = [growing.alloc(2 * MIB) for _ in range(8)]
+    for ptr in blocks[::2]:
+        growing.free(ptr)
+    growing.alloc(8 * MIB)
+    assert growing.stats().reserved == 16 * MIB
+
+
+def test_a_device_that_has_less(make_device):
+    device = make_device("16MiB")
+    with CheckedPool("2MiB", device=device, backing="virtual", growth="dynamic", max_capacity="64MiB") as pool:
+        blocks = [pool.alloc(4 * MIB) for _ in range(4)]
+        with pytest.raises(cp.OutOfMemoryError):
+            pool.alloc(1 * MIB)
+        pool.free(blocks.pop())
+        pool.alloc(1 * MIB)
+
+
+@pytest.mark.parametrize("keep, left", [(0, 2), (PAGE, 2), (5 * MIB, 3), ("10MiB", 5), ("1GiB", 8)])
+def test_case_18_trim_gives_pages_back(device, growing, keep, left):
+    blocks = [growing.alloc(2 * MIB) for _ in range(8)]
+    kept = [fill(device, blocks[index], 2 * MIB, index) for index in (1, 6)]
+    for index in (0, 2, 3, 4, 5, 7):
+        growing.free(blocks[index])
+    assert growing.trim(keep) == (8 - left) * PAGE
+    assert growing.stats().reserved == device.allocated == left * PAGE
+    assert intact(device, kept)
+    growing.alloc(12 * MIB)
+    assert intact(device, kept)
+
+
+def test_case_17_everything_goes_back(device, growing):
+    blocks = [growing.alloc(100_000) for _ in range(100)]
+    for ptr in blocks:
+        growing.free(ptr)
+    growing.trim()
+    assert growing.stats().reserved == device.allocated == 0
+    growing.free(growing.alloc(MIB))
+
+
+def test_case_31_pages_in_use_are_not_given_back(device, growing):
+    stream = device.stream()
+    ptr = growing.alloc(8 * MIB, stream)
+    stream.work(10)
+    stream.write(ptr, 8 * MIB, 1)
+    growing.free_async(ptr, stream)
+    growing.trim()
+    assert device.now == 0 and growing.stats().reserved >= 8 * MIB
+    device.synchronize()
+    growing.trim()
+    assert growing.stats().reserved == 0
+
+
+def test_release_threshold(device):
+    with CheckedPool("2MiB", device=device, backing="virtual", growth="dynamic", max_capacity="64MiB",
+                     release_threshold="4MiB") as pool:
+        blocks = [pool.alloc(4 * MIB) for _ in range(10)]
+        for ptr in blocks:
+            pool.free(ptr)
+        assert pool.stats().reserved <= 8 * MIB
+
+
+def test_a_static_pool_keeps_its_pages(device, pool):
+    assert pool.trim() == 0 and pool.stats().reserved == 32 * MIB
+
+
+@pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemRelease"])
+def test_case_40_trim_fails(make_device, call):
+    for after in range(4):
+        device = make_device("32MiB")
+        with CheckedPool("2MiB", device=device, backing="virtual", growth="dynamic", max_capacity="32MiB") as pool:
+            blocks = [pool.alloc(2 * MIB) for _ in range(8)]
+            for ptr in blocks[::2]:
+                pool.free(ptr)
+            device.fail(call, after=after)
+            with pytest.raises(cp.CudaError, match=call):
+                pool.trim()
+            pool.check()
+            assert pool.stats().reserved == device.allocated
+            pool.alloc(8 * MIB)
+            pool.trim()
+            assert pool.stats().reserved == device.allocated == 16 * MIB
+
+
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
+def test_case_40_growth_fails(make_device, call):
+    for after in range(3):
+        device = make_device("32MiB")
+        with CheckedPool("2MiB", device=device, backing="virtual", growth="dynamic", max_capacity="32MiB") as pool:
+            first = fill(device, pool.alloc(2 * MIB), 2 * MIB, 5)
+            device.fail(call, code="cudaErrorLaunchFailure", after=after if call != "cuMemSetAccess" else 0, times=50)
+            with pytest.raises(cp.CudaError, match=call):
+                pool.alloc(8 * MIB)
+            device.clear_faults()
+            ptr = pool.alloc(8 * MIB)
+            second = fill(device, ptr, 8 * MIB, 6)
+            assert intact(device, [first, second]) and pool.stats().reserved == device.allocated == 10 * MIB
+
+
 # Streams
 
 def test_pages_move_only_once_their_work_is_over(device, pool):
