@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from . import sim
-from ._api import Pool
+from ._api import Pool, release_memory
 from ._buffer import Buffer
 from ._movable import Movable
 from .defrag import DefragReport, FreeSpace
@@ -19,5 +19,6 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Movable",
-    "OutOfMemoryError", "Pool", "PoolStats", "TierStats", "TraceError", "format_size", "parse_size", "sim",
+    "OutOfMemoryError", "Pool", "PoolStats", "TierStats", "TraceError", "format_size", "parse_size", "release_memory",
+    "sim",
 ]

@@ -1,5 +1,6 @@
 from types import TracebackType
-from typing import Iterable, Literal, Protocol, SupportsFloat, SupportsIndex, TypeAlias, type_check_only
+from typing import (
+    Callable, Iterable, Literal, Protocol, SupportsFloat, SupportsIndex, TypeAlias, TypeVar, type_check_only)
 
 from ._buffer import Buffer
 from ._capture import Capture
@@ -15,19 +16,23 @@ class _CudaStream(Protocol):
 
 _Size: TypeAlias = SupportsIndex | str
 _Stream: TypeAlias = SupportsIndex | _CudaStream
+_Callback = TypeVar("_Callback", bound=Callable[[int], object])
 
 ALIGNMENT: int
 REUSE: tuple[str, ...]
 SUPPORTED: dict[str, tuple[str | None, ...]]
 
+def release_memory(nbytes: _Size | None = None, device: SupportsIndex | Device | None = None) -> int: ...
+
 class Pool:
     def __init__(self, capacity: _Size | SupportsFloat = 0.75, device: SupportsIndex | Device = 0,
-                 backing: Literal["malloc"] = "malloc", growth: Literal["static"] = "static",
-                 max_capacity: None = None, slab_max: _Size | None = None, mid_max: _Size | None = None,
-                 min_block: _Size | None = None, size_classes: _Size | Iterable[_Size] | None = None,
+                 backing: Literal["malloc"] = "malloc", growth: Literal["static", "dynamic"] = "static",
+                 max_capacity: _Size | SupportsFloat | None = None, slab_max: _Size | None = None,
+                 mid_max: _Size | None = None, min_block: _Size | None = None,
+                 size_classes: _Size | Iterable[_Size] | None = None,
                  headroom: float = 0.15, profile: None = None, debug: bool = False, scrub: bool = False,
                  trace: None = None, *, reuse: Literal["wait", "query", "never"] = "wait",
-                 defrag_threshold: SupportsIndex | None = None,
+                 release_threshold: _Size | None = None, defrag_threshold: SupportsIndex | None = None,
                  defrag_interval: SupportsIndex | None = None) -> None: ...
     def alloc(self, nbytes: _Size, stream: _Stream = 0, *, alignment: _Size = 256) -> int: ...
     def free(self, ptr: SupportsIndex) -> None: ...
@@ -42,6 +47,9 @@ class Pool:
     def size_of(self, ptr: SupportsIndex) -> int: ...
     def owns(self, ptr: SupportsIndex) -> bool: ...
     def stats(self) -> PoolStats: ...
+    def trim(self, keep: _Size = 0) -> int: ...
+    def on_pressure(self, callback: _Callback) -> _Callback: ...
+    def off_pressure(self, callback: Callable[[int], object]) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
     @property

@@ -26,6 +26,7 @@ ctypedef struct movable_t:
     owner_t home
     uint64_t serial                 # of that record, which is kept while it is anyone's home
     uint32_t batch                  # in which it was moved last, 0 if that is over
+    uint32_t refused                # number of the pass that could not move it
     uint32_t next                   # of a spare record
 
 # Invariants, asserted by movables_check() and pool_check():

@@ -1,4 +1,4 @@
-"""A segment: one region from the driver, served by the three tiers in offsets from its start."""
+"""A segment: a region from the driver, or several, served by the three tiers in offsets from a common start."""
 
 from libc.stdint cimport uint32_t
 
@@ -6,6 +6,7 @@ from cuda_pool._buddy cimport buddy_t
 from cuda_pool._heap cimport heap_t, tally_enter, tally_leave, tally_t
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
@@ -14,6 +15,7 @@ from cuda_pool._status cimport STATUS_OK
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
+    size_t span                     # offsets for regions to come, a multiple of REGION_PAGE; 0: there are none
     size_t mid_max                  # larger requests go to the buddy tier first
     size_t min_block                # unit of the buddy tier, a power of two
     size_t growth_step              # by which the mid tier grows while it can, a power of two
@@ -22,6 +24,9 @@ ctypedef struct settings_t:
     int classes
     bint colouring
     bint good_fit
+    int page_shift                  # log2 of the bytes of a page, 0: all memory is always there
+    uint32_t pages_first            # pieces of memory to begin with
+    uint32_t pages_most             # that there may be
 
 ctypedef int tier_t
 
@@ -45,11 +50,12 @@ ctypedef struct place_t:
     size_t requested                # bytes
     uint32_t movable                # number of the record of a movable block, or 0; not said of slots
 
-# The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, size) and takes units
+# The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, span) and takes units
 # from the buddy tier's upper end. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
 # Invariants, asserted by segment_check():
-#   buddy.used units == live and held runs + slabs in runs + units above mid.start
-#   mid.used == live and held mid blocks + slabs in mid blocks
+#   buddy.used units == live and held runs + slabs in runs + units above mid.start + buddy_paging
+#   mid.used == live and held mid blocks + slabs in mid blocks + gaps + mid_paging;  size + gaps == span
+#   all pages under what is used are ready, but of what is being given pages
 #   held == sum over the blocks, runs and slots that are held
 #   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0. That of a
 #   run of the buddy tier has the number of its movable record as the index
@@ -57,7 +63,11 @@ ctypedef struct place_t:
 # One lock, the pool's, guards all but what the heaps' locks guard, see slab_t. With all of them held everything stands
 # still; the tags of slabs change only then.
 ctypedef struct segment_t:
-    size_t size                     # bytes, a multiple of MID_UNIT
+    size_t span                     # no offset is as large
+    size_t size                     # bytes of memory, a multiple of MID_UNIT
+    size_t size_high                # bytes: the most so far
+    size_t shut                     # bytes of the region that is being given back
+    int far_regions                 # those that do not start at offset 0
     size_t mid_max
     size_t min_block
     size_t growth_step
@@ -66,8 +76,10 @@ ctypedef struct segment_t:
     int min_block_shift
     uint32_t bias                   # the region's address in MID_UNITs, so that alignment is that of addresses
     size_t slot_alignment           # largest alignment that slots can have
+    size_t slot_alignment_max       # the same for a region that is aligned enough
     uint32_t* tag                   # per granule: index << 2 | tier_t, or 0
     size_t granules
+    pages_t pages                   # its shift is 0 where all memory is always there
     buddy_t buddy
     mid_t mid
     slabs_t slabs
@@ -76,6 +88,8 @@ ctypedef struct segment_t:
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
+    size_t mid_paging               # bytes of blocks and runs that are being given pages
+    size_t buddy_paging
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
 # Give all memory back but what is looked at without a lock, which is zeros from here on.
@@ -84,7 +98,7 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil
 # What is live, and was, in one tier and in all of them: a snapshot if all locks are held.
 cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil
 cdef tally_t segment_total(const segment_t* segment) noexcept nogil
-cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil
+cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        # of all that there may be
 # The highest totals that were seen. They are exact while only one owner has slots; what others' slots add is seen
 # when a block of another tier, or of a new slab, is allocated.
 cdef void segment_note_highs(segment_t* segment) noexcept nogil        # look at the totals now
@@ -99,8 +113,6 @@ cdef int segment_alloc_movable(segment_t* segment, owner_t owner, size_t nbytes,
 # Say of a live block of the two upper tiers whose record it belongs to, and how much was asked for: for a movable one.
 cdef void segment_mark_movable(segment_t* segment, const place_t* place, uint32_t movable,
                                size_t requested) noexcept nogil
-# Return all slabs without a used slot.
-cdef void segment_return_slabs(segment_t* segment) noexcept nogil
 # Make room in the tables for an owner.
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
 # Serve what segment_alloc() could not, from other owners' memory where the view allows it. Nothing else is empty then:
@@ -123,6 +135,18 @@ cdef void segment_renew(segment_t* segment, owner_t owner) noexcept nogil
 # Bytes that are free, and not anyone's.
 cdef size_t segment_pending(const segment_t* segment) noexcept nogil
 cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexcept nogil
+# Turn a block of the mid tier, or a run of the buddy tier, that was taken for it into a slab, or a live block. What is
+# not made into a slab, since the host has no memory, is given back.
+cdef int segment_make_slab(segment_t* segment, owner_t owner, int size_class, uint32_t block, uint32_t run,
+                           size_t nbytes, uint32_t* slab) noexcept nogil
+cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset, size_t* used) noexcept nogil
+cdef void segment_use_run(segment_t* segment, uint32_t run, uint32_t units, size_t nbytes, size_t* offset,
+                          size_t* used) noexcept nogil
+cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
+                           size_t* used) noexcept nogil
+cdef int segment_run_order(const segment_t* segment, size_t alignment) noexcept nogil
+# Let the owner's free edge of the mid tier hold a block, by taking units of its own below it.
+cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
 # Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called.
 cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
@@ -135,6 +159,10 @@ cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
 cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
+# Return every owner's empty slabs.
+cdef void segment_reclaim(segment_t* segment) noexcept nogil
+# Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is free and the owner's.
+cdef bint segment_claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil
 # Find the live block that a granule's tag names; of a slab, the slot at `offset`. False when it is not live.
 cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,
@@ -149,6 +177,11 @@ cdef inline bint segment_is_upper(const segment_t* segment, size_t offset) noexc
 
 cdef inline bint is_movable(const place_t* place) noexcept nogil:
     return place.tier != TIER_SLAB and place.movable != 0
+
+
+cdef inline bint segment_has_owned(const segment_t* segment, owner_t owner) noexcept nogil:
+    """Does the owner have free memory in the upper tiers?"""
+    return segment.mid.bins[owner].rows != 0 or segment.buddy.lists[owner].nonempty != 0
 
 
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:

@@ -1,7 +1,5 @@
 """The order of last resort: what is done for an allocation that finds no memory that is free for it."""
 
-from libc.stdint cimport uint32_t
-
 from cuda_pool._order cimport mark_t, stream_t
 from cuda_pool._owner cimport owner_t
 from cuda_pool._state cimport pool_t
@@ -14,12 +12,12 @@ cdef bint may_record(const stream_t* stream, bint is_caller) noexcept nogil
 cdef bint is_capturing(pool_t* pool) noexcept nogil
 # A capture can only use what nobody waits for, and no driver call can be made during it: see what is over before.
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil
+# See what is over of everything that is pending, and give it back to nobody; waits for nothing.
+cdef int see_what_is_done(pool_t* pool) noexcept nogil
 # Record an event behind what was freed on a stream so far.
 cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil
 # The number of events that are recorded on a stream, and these, the oldest first.
 cdef int copy_marks(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil
-# Query the events of all streams, and give back what is over; `caller` was just named, or is nobody.
-cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* any) noexcept nogil
 # Wait for all that is pending now, and give it back; not while a capture is under way.
 cdef int wait_for_pending(pool_t* pool) noexcept nogil
 # Wait until all work of the device is done, and so all that is pending.

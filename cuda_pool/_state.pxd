@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
+from cuda_pool._claim cimport claim_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
@@ -9,6 +10,8 @@ from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._movables cimport movables_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
+from cuda_pool._region cimport REGION_SHIFT, regions_find, regions_t
+from cuda_pool._relaxed cimport get_size
 from cuda_pool._segment cimport TIER_SLAB, is_movable, place_t, segment_alloc, segment_find, segment_free, segment_t
 from cuda_pool._status cimport (
     STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_MOVABLE, STATUS_OK,
@@ -34,11 +37,25 @@ cdef enum:                      # upstream_t
     UPSTREAM_WAIT_EVENT
     UPSTREAM_GET_ID
     UPSTREAM_IS_CAPTURING
+    UPSTREAM_MEM_ADDRESS_RESERVE
+    UPSTREAM_MEM_ADDRESS_FREE
+    UPSTREAM_MEM_CREATE
+    UPSTREAM_MEM_RELEASE
+    UPSTREAM_MEM_MAP
+    UPSTREAM_MEM_UNMAP
+    UPSTREAM_MEM_SET_ACCESS
+    UPSTREAM_STREAM_QUERY
     UPSTREAM_MEMCPY
     UPSTREAM_CALLS
 
 # When memory that was freed on one stream goes to another one.
 ctypedef int reuse_t
+
+cdef const size_t RELEASE_NEVER
+
+cdef enum:
+    WAIT_SHARE = 2                  # of the peak of used bytes: up to there a pool grows rather than waits
+    MARK_SHARE = 64                 # of the regions: so much freed on a stream that can vanish is worth an event
 
 cdef enum:                      # reuse_t
     REUSE_WAIT = 0                  # behind a wait that is put on the other stream
@@ -51,6 +68,13 @@ ctypedef struct leaving_t:
     void* ptr
     size_t used                     # bytes
     leaving_t* next
+
+# When a pool gives memory back by itself.
+ctypedef struct release_t:
+    size_t threshold                # free bytes outside slabs; RELEASE_NEVER
+    uint32_t pause                  # frees to let pass before it is tried again
+    uint32_t next_pause             # after a try in vain
+    bint due                        # to be done by whoever sees it, without the locks
 
 # When movable blocks are moved together without anyone asking for it, and what was done so far.
 ctypedef struct defrag_t:
@@ -70,10 +94,12 @@ ctypedef struct defrag_t:
 # The shortest paths hold one heap's lock alone (_front.pxd), or `lock` alone (blocks of the two upper tiers). Whatever
 # those read without `lock` or without their heap's lock changes only while all of them are held, by enter(): that is
 # who is which stream, captures, batches and `closed`. Words that may be read without any are written as in _relaxed.
-# Fields above `closed` are set once, by pool_open().
+# Fields above `closed` are set once, by pool_open(), but for those of the regions, which come and go with all locks
+# held.
 # Invariants, asserted by pool_check():
 #   requested <= used <= reserved <= capacity;  each is at most its high-water mark
 #   helds.bytes == segment.held
+#   the region at offset 0, if any, begins at base and has `first` bytes;  regions.size == segment.size + segment.shut
 ctypedef struct pool_t:
     lock_t lock
     const unsigned* forks           # forks between the first process and this one
@@ -81,10 +107,16 @@ ctypedef struct pool_t:
     const driver_t* driver
     int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
+    bint debug                      # refuse what any pool has already
     reuse_t reuse
-    void* region                    # as cudaMalloc returned it
-    size_t reserved                 # bytes of the region
-    size_t base                     # its first address that is a multiple of MID_UNIT
+    void* region                    # the one that the pool opened with, as cudaMalloc or cuMemAddressReserve returned it
+    size_t range_bytes              # of that one; with virtual backing these are addresses
+    size_t reserved                 # bytes that it holds from the device
+    size_t base                     # address of offset 0
+    size_t first                    # bytes of the region that is there
+    regions_t regions               # of none where pages move
+    size_t capacity                 # bytes that it may hold
+    bint grows
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
     lock_t slow
     heap_t* heaps                   # those of the segment; NULL while the pool was never open
@@ -92,6 +124,12 @@ ctypedef struct pool_t:
     int heaps_held                  # by enter()
     segment_t segment
     size_t oom_count
+    size_t reserved_high
+    size_t grow_count
+    size_t trim_count
+    release_t release
+    claim_t refused                 # what the driver returned when STATUS_OVERLAP was, and what that is part of
+    claim_t taken
     leaving_t* leaving
     order_t order
     helds_t helds
@@ -129,6 +167,21 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
 # Let the default stream be the home of the movable blocks of a stream whose work is done.
 cdef void rehome_locked(pool_t* pool, owner_t owner) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil
+
+
+cdef inline size_t pool_offset(const pool_t* pool, const void* ptr) noexcept nogil:
+    """The place of an address in the segment; of one that is not the pool's, something outside it.
+
+    Without a lock that keeps the regions as they are, it may be any other place, too.
+    """
+    cdef size_t offset = <size_t>ptr - get_size(&pool.base)     # below the base it wraps round to a large number
+    return offset if offset < get_size(&pool.first) else regions_find(&pool.regions, <size_t>ptr)
+
+
+cdef inline void* pool_address(const pool_t* pool, size_t offset) noexcept nogil:
+    if offset < pool.first:
+        return <void*>(pool.base + offset)
+    return <void*>(pool.regions.shift[offset >> REGION_SHIFT] + offset)
 
 
 cdef inline int enter(pool_t* pool) noexcept nogil:
@@ -196,7 +249,7 @@ cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
         if status == STATUS_OUT_OF_MEMORY and is_shared(pool):
             status = alloc_shared_locked(pool, owner, nbytes, alignment, ptr)
         return status
-    ptr[0] = <void*>(pool.base + offset)
+    ptr[0] = pool_address(pool, offset)
     if pool.order.captures != 0:
         claim_locked(pool, owner, offset)
     return STATUS_OK
@@ -208,9 +261,9 @@ cdef inline bint is_shared(const pool_t* pool) noexcept nogil:
 
 
 cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status
-    if offset >= pool.segment.size:         # below the base it wraps round to a large number
+    if offset >= pool.segment.span:
         return STATUS_FOREIGN_POINTER
     if pool.leaving != NULL and is_leaving(pool, ptr):
         return STATUS_FREED_POINTER

@@ -15,8 +15,10 @@ from .sizes import is_index, parse_size, shown
 __all__ = ["Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "replay", "time_malloc"]
 
 MIB = 1 << 20
+PAGE = 2 * MIB          # of the virtual memory of simulated devices
 SLICE = 1 << 14         # events played between two looks at the keyboard
 STEP_MIN = 64 << 10
+GROWING_START = 2 * MIB     # what a pool that grows begins with
 STEPS_IN_PEAK = 4096
 STEPS_MAX = 1 << 18     # 64 times the peak: no setting wastes that much
 SETTINGS = ("slab_max", "mid_max", "min_block")
@@ -177,7 +179,7 @@ class FitResult:
         Over all replays, as in `ReplayResult`.
     findings : list of str
         The first ten of them, in words.
-    backing : str
+    backing, growth : str
         As given.
     reuse : str or None
         As given.
@@ -203,6 +205,7 @@ class FitResult:
     misuses: int
     findings: list
     backing: str
+    growth: str
     reuse: str | None
     lag: int
     seed: int | None
@@ -229,8 +232,8 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     ----------
     trace : Trace
     capacity : int or str, optional
-        Bytes, or text such as ``"8GiB"``; by default 1.25 times the trace's peak,
-        rounded up to 2 MiB.
+        Bytes, or text such as ``"8GiB"``; by default 1.25 times the trace's peak, rounded up to 2 MiB, and twice the
+        peak for a pool that grows, which begins with 2 MiB and has this as its limit.
     device : int or cuda_pool.sim.Device, optional
         CUDA ordinal or simulated device; by default a simulated device that is just large enough.
     backing, growth : str
@@ -267,9 +270,9 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
         A driver call failed; DeviceUnavailableError when there is no device.
     """
     lag, repeats, seed = _lag(lag), _repeats(repeats), _seed(seed)
-    capacity = default_capacity(trace) if capacity is None else parse_size(capacity)
+    capacity = default_capacity(trace, growth) if capacity is None else parse_size(capacity)
     require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
-    device = _device(device, capacity, lag, seed)
+    device = _device(device, capacity, lag, seed, backing)
     findings = _Findings()
     settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block}
     with _pool(capacity, device, backing=backing, growth=growth, **_reuse(reuse), **settings) as pool:
@@ -310,7 +313,8 @@ def time_malloc(trace, *, repeats=1, progress=None):
     return run.ns_per_event
 
 
-def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None, search=True, progress=None):
+def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=None, settings=None, search=True,
+        progress=None):
     """Find the smallest capacity that serves a trace.
 
     The capacity grows from the trace's peak until a replay succeeds, and is then bisected down to the resolution: the
@@ -322,6 +326,8 @@ def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None,
     trace : Trace
     backing : str
         As for `cuda_pool.Pool`.
+    growth : str
+        As for `cuda_pool.Pool`; the capacity of a pool that grows is its limit, and it begins with 2 MiB.
     reuse : str, optional
         As for `cuda_pool.Pool`.
     lag, seed : int
@@ -347,7 +353,7 @@ def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None,
         A parameter is of a type that is not accepted.
     """
     lag, seed = _lag(lag), _seed(seed)
-    fitter = _Fitter(trace, lag, seed, backing=backing, **_reuse(reuse))
+    fitter = _Fitter(trace, lag, seed, backing=backing, growth=growth, **_reuse(reuse))
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
     best = found = fitter.smallest(chosen)
@@ -363,12 +369,17 @@ def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None,
         ratio=found and found.ratio, settings=fitter.settings_of(chosen),
         cross_stream_waits=found and found.cross_stream_waits, host_waits=found and found.host_waits,
         best=best if choices else None, resolution=fitter.step, tried=len(choices) + 1, replays=fitter.replays,
-        failed_row=failed_row, **fitter.findings.as_dict(), backing=backing, reuse=reuse, lag=lag, seed=seed)
+        failed_row=failed_row, **fitter.findings.as_dict(), backing=backing, growth=growth, reuse=reuse, lag=lag,
+        seed=seed)
 
 
-def default_capacity(trace):
-    """Return 1.25 times the peak of a trace, rounded up to 2 MiB and at most what a pool can hold, in bytes."""
-    return min(max(-(-trace.peak_live * 5 // (8 * MIB)), 1) * 2 * MIB, CAPACITY_MAX)
+def default_capacity(trace, growth="static"):
+    """Return 1.25 times the peak of a trace, or 2 times for a pool that grows, in bytes.
+
+    It is rounded up to 2 MiB, and at most what a pool can hold.
+    """
+    quarters = 5 if growth == "static" else 8
+    return min(max(-(-trace.peak_live * quarters // (8 * MIB)), 1) * 2 * MIB, CAPACITY_MAX)
 
 
 class _Run:
@@ -482,6 +493,8 @@ class _Fitter:
         self.findings = _Findings()
         self.base = max(-(-trace.peak_live // ALIGNMENT), 1) * ALIGNMENT
         self.step = max(STEP_MIN, -(-trace.peak_live // STEPS_IN_PEAK))
+        if parameters["backing"] == "virtual":
+            self.base, self.step = (-(-nbytes // PAGE) * PAGE for nbytes in (self.base, self.step))
         self.replays = 0
         self.failed_row = None
 
@@ -504,7 +517,8 @@ class _Fitter:
 
     def settings_of(self, settings):
         """Return the settings with the pool's defaults filled in."""
-        return _as_dict(resolve(default_capacity(self.trace), **settings))
+        page = PAGE if self.parameters["backing"] == "virtual" else 0
+        return _as_dict(resolve(default_capacity(self.trace), **settings, page=page))
 
     def _bisected(self, failing, working, fit, settings):
         while working - failing > 1:
@@ -520,7 +534,8 @@ class _Fitter:
         """Replay the trace; return the Fit if that went well, else None."""
         self.replays += 1
         capacity = self._capacity(steps)
-        with _pool(capacity, _simulated(capacity, self.seed), **self.parameters, **settings) as pool:
+        device = _simulated(capacity, self.seed, self.parameters["backing"])
+        with _pool(capacity, device, **self.parameters, **settings) as pool:
             with _loop(self.trace, pool, self.lag, self.findings) as loop:
                 run = _Run(loop, pool)
                 run.play()
@@ -547,16 +562,19 @@ def _grid():
 
 @contextlib.contextmanager
 def _pool(capacity, device, **parameters):
-    pool = Pool(capacity, device=device, **parameters)
+    if parameters.get("growth") == "dynamic":
+        pool = Pool(min(GROWING_START, capacity), device=device, max_capacity=capacity, **parameters)
+    else:
+        pool = Pool(capacity, device=device, **parameters)
     try:
         yield pool
     finally:
         pool.close()
 
 
-def _device(device, capacity, lag, seed):
+def _device(device, capacity, lag, seed, backing):
     if device is None:
-        return _simulated(capacity, seed)
+        return _simulated(capacity, seed, backing)
     if lag and not isinstance(device, sim.Device):
         raise ValueError(f"lag {shown(lag)} needs the simulated device, whose streams have virtual time; "
                          "accepted on a CUDA device: 0")
@@ -565,7 +583,10 @@ def _device(device, capacity, lag, seed):
     return device
 
 
-def _simulated(capacity, seed):
+def _simulated(capacity, seed, backing):
+    """A device that is just large enough; nobody looks at its memory."""
+    if backing == "virtual":
+        return sim.Device(-(-capacity // PAGE) * PAGE, seed=seed, granularity=PAGE, lazy=True)
     return sim.Device(capacity, seed=seed)
 
 

@@ -1,14 +1,18 @@
 """The Python class Pool."""
 
+import threading
 from numbers import Real
 from time import perf_counter
+from weakref import WeakSet
 
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
+from cuda_pool._bits cimport log2_floor
 from cuda_pool._buffer cimport Buffer, buffer_wrap
 from cuda_pool._capture cimport capture_make
 from cuda_pool._defrag cimport defrag_by_hand, defrag_report_t, defrag_set, room_t
@@ -19,19 +23,21 @@ from cuda_pool._movable cimport Movable, movable_wrap
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pin cimport pin_make, pin_try_make
 from cuda_pool._pool cimport (
-    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_find_stream,
-    pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed,
-    pool_mem_info, pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_size_of, pool_stats_t,
-    pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
+    pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream,
+    pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_give_back, pool_hold_stream, pool_init,
+    pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_release,
+    pool_set_release, pool_size_of, pool_stats_t, pool_trim, pool_try_alloc_as, pool_try_free,
+    pool_try_free_async_as)
+from cuda_pool._relaxed cimport get_flag
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
-    STATUS_CUDA, STATUS_OK, STATUS_WOULD_WAIT, status_code)
+    STATUS_CUDA, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_code)
 from cuda_pool._stream cimport Streams, stream_handle
 
 from cuda_pool.defrag import DefragReport, FreeSpace
 from cuda_pool.errors import OutOfMemoryError
-from cuda_pool.settings import ALIGNMENT, require_capacity, resolve
+from cuda_pool.settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve, span_for
 from cuda_pool.sizes import is_index, parse_size, shown
 from cuda_pool.stats import PoolStats, TierStats
 
@@ -50,10 +56,10 @@ cdef object DEFAULT_ALIGNMENT = ALIGNMENT
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc",), "growth": ("static",), "max_capacity": (None,), "profile": (None,),
-             "trace": (None,)}
+SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic"), "profile": (None,), "trace": (None,)}
 
-cdef dict regions = {}          # of every open pool: address of its pool_t -> (driver, device, first byte, end)
+cdef object live_pools = WeakSet()
+cdef object in_relief = threading.local()
 
 
 @cython.no_gc_clear             # the destructor still needs the device when a cycle is collected
@@ -65,15 +71,19 @@ cdef class Pool:
     Parameters
     ----------
     capacity : float, int or str
-        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory.
+        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory. What a
+        dynamic pool begins with.
     device : int or Device, default 0
         CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
-    backing : {"malloc"}
-        Where the memory comes from: one region from cudaMalloc.
-    growth : {"static"}
-        The whole capacity is taken at once.
-    max_capacity : None
-        For growing pools; a static pool has its capacity.
+    backing : {"malloc", "virtual"}
+        Where the memory comes from: regions from cudaMalloc; or pages that are mapped where they are needed, so that
+        free memory is never in the wrong place. The latter needs a device with virtual memory, and takes whole pages
+        (2 MiB on most devices): a capacity in bytes is rounded up to them.
+    growth : {"static", "dynamic"}
+        The whole capacity is taken at once, and kept; or further regions, or pages, are taken when they are needed, and
+        can be given back.
+    max_capacity : float, int or str, optional
+        What a dynamic pool may hold at most, given like `capacity`; by default all memory of the device.
     slab_max, mid_max, min_block : int or str, optional
         Largest request served from slabs, largest request that goes to the mid tier first (larger ones go to the
         buddy tier), and unit of the buddy tier. See ``cuda_pool.settings``. ``mid_max="1MiB"`` is the textbook pool.
@@ -87,6 +97,9 @@ cdef class Pool:
     reuse : {"wait", "query", "never"}
         When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
         that stream; once its work is seen to be over; or when nothing else is left.
+    release_threshold : int or str, optional
+        Let a dynamic pool give whole regions back by itself while more bytes than that are free outside slabs; by
+        default only ``trim`` and a request that needs their memory in another place do so.
     debug : bool, default False
         Refuse a region from the driver that overlaps a live one, and colour the slots of slabs.
     scrub : bool, default False
@@ -114,10 +127,12 @@ cdef class Pool:
         pool_init(self.handle)
         self.streams = Streams.__new__(Streams)
         self.streams.pool = self.handle
+        self.callbacks = ()
 
     def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
                  mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
-                 scrub=False, trace=None, *, reuse="wait", defrag_threshold=None, defrag_interval=None):
+                 scrub=False, trace=None, *, reuse="wait", release_threshold=None, defrag_threshold=None,
+                 defrag_interval=None):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
@@ -125,25 +140,31 @@ cdef class Pool:
             threshold = _count("defrag_threshold", defrag_threshold)
             interval = _count("defrag_interval", defrag_interval)
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                      headroom, profile, debug, scrub, trace, reuse)
+                      headroom, profile, debug, scrub, trace, reuse, release_threshold)
             defrag_set(self.handle, threshold, interval)
         except BaseException:
             self.initialised = not pool_is_closed(self.handle)
             raise
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                  headroom, profile, debug, scrub, trace, reuse) except -1:
-        _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, profile=profile, trace=trace)
+                  headroom, profile, debug, scrub, trace, reuse, release_threshold) except -1:
+        _require_supported(backing=backing, growth=growth, profile=profile, trace=trace)
         _require_share("headroom", headroom)
         if not isinstance(reuse, str) or reuse not in REUSE:
             raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
-        nbytes = _capacity(capacity, chosen)
-        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
+        page = _page(chosen) if backing == "virtual" else 0
+        nbytes = _capacity(capacity, chosen, page)
+        limit = _limit(growth, max_capacity, nbytes, chosen, page)
+        threshold = _threshold(growth, release_threshold)
+        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes, limit, page=page)
         self.debug = debug
         self.device = chosen
         self.settings = settings
-        open_region(self, chosen, nbytes, settings, scrub, REUSE.index(reuse))
+        open_region(self, chosen, nbytes, limit, page, settings, scrub, REUSE.index(reuse))
+        if threshold is not None:
+            pool_set_release(self.handle, threshold)
+        live_pools.add(self)
         self.legacy = pool_find_stream(self.handle, NULL)
         return 0
 
@@ -213,6 +234,8 @@ cdef class Pool:
                 with nogil:
                     status = pool_free(self.handle, <void*>address)
             status_raise(self.handle, status, 0, address)
+        elif get_flag(&self.handle.release.due):
+            release(self)
 
     @cython.binding(False)
     @cython.embedsignature(True)
@@ -248,6 +271,8 @@ cdef class Pool:
                 with nogil:
                     status = pool_free_async_as(self.handle, <void*>address, &on)
             status_raise(self.handle, status, 0, address)
+        elif get_flag(&self.handle.release.due):
+            release(self)
 
     def record_use(self, ptr, stream):
         """Let the asynchronous free of a block wait for the work of one more stream, up to that free.
@@ -393,6 +418,11 @@ cdef class Pool:
             with nogil:
                 status = pin_make(self.handle, size, align, &on, &movable.record)
             self.streams.distrust()
+        if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            with nogil:
+                status = pin_make(self.handle, size, align, &on, &movable.record)
+            if status == STATUS_OK:
+                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         movable.freed = False
@@ -477,10 +507,87 @@ cdef class Pool:
             used=now.used, used_high=now.used_high, requested=now.requested, requested_high=now.requested_high,
             pending=now.pending, free=now.free, largest_free=now.largest_free,
             alloc_count=now.alloc_count, free_count=now.free_count, oom_count=now.oom_count,
-            grow_count=0, trim_count=0, defrag_count=now.defrag_count, device_free=device_free, device_total=device_total,
-            upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]), mid=tier_stats(now.tier[TIER_MID]),
-            buddy=tier_stats(now.tier[TIER_BUDDY]))
+            grow_count=now.grow_count, trim_count=now.trim_count, defrag_count=now.defrag_count, device_free=device_free,
+            device_total=device_total, upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]),
+            mid=tier_stats(now.tier[TIER_MID]), buddy=tier_stats(now.tier[TIER_BUDDY]))
 
+    def trim(self, keep=0):
+        """Give regions back to the driver that are wholly free.
+
+        Completes first what is known to be done: frees whose work is over, and slabs without a used slot. A region with
+        pending work stays; trim does not wait for it, though cudaFree, where it is called, waits for the device by
+        itself. The largest region that may go is the first to go, and of several the one with the highest place. A
+        static pool keeps its region. During a capture nothing is given back.
+
+        Parameters
+        ----------
+        keep : int or str, default 0
+            Bytes that stay reserved, at least.
+
+        Returns
+        -------
+        int
+            Bytes that were given back.
+
+        Raises
+        ------
+        CudaError
+            The driver failed, or did not take a region back: the pool still has it.
+        TypeError, ValueError
+            `keep` is no size, or the pool is closed (ValueError).
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
+        cdef size_t least = any_size(keep), returned = 0
+        cdef int status
+        self.streams.ask()
+        with nogil:
+            status = pool_trim(self.handle, least, &returned)
+        self.streams.distrust()
+        status_raise(self.handle, status, 0, 0)
+        return returned
+
+    def on_pressure(self, callback):
+        """Let a function be called before an allocation of this pool fails, so that it can free something.
+
+        Where neither the pool nor other pools of the device have the memory, every registered function is called with
+        the number of bytes, in the order of registration, by the thread that allocates, without any lock of the pool;
+        then the allocation is tried once more. A function may use the pool. An allocation that fails inside it fails
+        at once. What it raises is raised by the allocation. ``pool_alloc`` of the Cython interface calls none.
+
+        Parameters
+        ----------
+        callback : callable
+            Takes the bytes that are asked for. What it returns does not matter.
+
+        Returns
+        -------
+        callable
+            `callback`, so that this can be a decorator.
+
+        Raises
+        ------
+        TypeError
+            `callback` cannot be called.
+        """
+        if not callable(callback):
+            raise TypeError(f"a callback takes a number of bytes, got {shown(callback)}")
+        self.callbacks = (*self.callbacks, callback)
+        return callback
+
+    def off_pressure(self, callback):
+        """Take back one ``on_pressure`` of a function.
+
+        Raises
+        ------
+        ValueError
+            The function is not registered.
+        """
+        callbacks = list(self.callbacks)
+        if callback not in callbacks:
+            raise ValueError(f"this callback is not registered: {shown(callback)}")
+        callbacks.remove(callback)
+        self.callbacks = tuple(callbacks)
     def check(self):
         """Assert every invariant of the pool.
 
@@ -506,7 +613,6 @@ cdef class Pool:
             The driver did not take the region back; the pool is closed all the same.
         """
         cdef int status
-        forget(self)
         with nogil:
             status = pool_close(self.handle)
         self.streams.distrust()
@@ -531,11 +637,10 @@ cdef class Pool:
     def __repr__(self):
         if pool_is_closed(self.handle):
             return "<cuda_pool.Pool closed>"
-        return f"<cuda_pool.Pool of {self.handle.reserved} bytes on {self.device!r}>"
+        return f"<cuda_pool.Pool of {self.handle.capacity} bytes on {self.device!r}>"
 
     def __dealloc__(self):
         if self.handle != NULL:
-            forget(self)
             with nogil:
                 pool_close(self.handle)
             if pool_is_closed(self.handle):         # a child process leaves what its parent may have been changing
@@ -550,9 +655,28 @@ cdef class Pool:
             with nogil:
                 status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
             self.streams.distrust()
+        if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            with nogil:
+                status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
+            if status == STATUS_OK:
+                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         return 0
+
+    cdef bint relieve(self, size_t nbytes) except -1:
+        """Let whoever can free something do so; whether it is worth another try."""
+        cdef bint grows = self.handle.grows and nbytes <= self.handle.capacity
+        if not (grows or self.callbacks) or getattr(in_relief, "busy", False):
+            return False
+        in_relief.busy = True
+        try:
+            returned = _release(nbytes, self.device, self) if grows else 0
+            for callback in self.callbacks:
+                callback(nbytes)
+        finally:
+            in_relief.busy = False
+        return returned != 0 or len(self.callbacks) != 0
 
 
 cdef object hand_out(Pool pool, void* ptr):
@@ -616,17 +740,54 @@ def _device(device):
     return cuda_device(device.__index__())
 
 
-def _capacity(capacity, device):
-    """Return bytes for the capacity argument of Pool."""
+def _page(device):
+    """Return the bytes of a page of a device that has virtual memory."""
+    page = device.granularity
+    if page == 0:
+        raise ValueError(f"{device!r} has no virtual memory, or its driver lacks a call for it: backing='virtual' needs "
+                         "that; backing='malloc' does not")
+    return page
+
+
+def _capacity(capacity, device, page):
+    """Return bytes for the capacity argument of Pool: whole pages if there are any."""
     if isinstance(capacity, float) or (hasattr(capacity, "__float__") and not hasattr(capacity, "__index__")):
         if not 0 < capacity <= 1:
             raise ValueError("as a float, capacity is a share of the free memory from 0 (excluded) to 1, "
                              f"got {capacity}")
         nbytes = int(float(capacity) * device.mem_info()[0])
+        if page and nbytes >= page:
+            nbytes -= nbytes % page
     else:
         nbytes = parse_size(capacity)
     require_capacity(nbytes)
-    return nbytes
+    return -(-nbytes // page) * page if page else nbytes
+
+
+def _limit(growth, max_capacity, nbytes, device, page):
+    """Return what a pool may grow to, in whole pages if there are any, or None if it does not."""
+    if growth == "static":
+        if max_capacity is not None:
+            raise ValueError("max_capacity is for a pool that grows: with growth='static' give None, as its capacity "
+                             f"is the limit; got {shown(max_capacity)}")
+        return None
+    if max_capacity is None:
+        limit = min(device.mem_info()[1], CAPACITY_MAX)
+        return max(nbytes, limit - limit % page if page else limit)
+    limit = _capacity(max_capacity, device, page)
+    if limit < nbytes:
+        raise ValueError(f"max_capacity is at least the capacity that the pool begins with, {nbytes} bytes, "
+                         f"got {limit} bytes")
+    return limit
+
+
+def _threshold(growth, release_threshold):
+    if release_threshold is None:
+        return None
+    if growth == "static":
+        raise ValueError("release_threshold is for a pool that grows: a static one keeps its region, so give None; "
+                         f"got {shown(release_threshold)}")
+    return min(parse_size(release_threshold), CAPACITY_MAX)
 
 
 def _require_supported(**arguments):
@@ -655,17 +816,74 @@ def _require_share(name, value):
         raise ValueError(f"{name} is a number from 0 to 1, got {shown(value)}")
 
 
+# Giving memory back
+
+cdef int release(Pool pool) except -1:
+    with nogil:
+        pool_release(pool.handle)
+    return 0
+
+
+def release_memory(nbytes=None, device=None):
+    """Let the pools of this process give idle memory back to the driver, for another part of it to use.
+
+    Only regions that are wholly free go, see ``Pool.trim``; the pools are asked in no particular order. Pass it on to
+    whatever calls a function when it is out of memory; for pools of this process that is done without.
+
+    Parameters
+    ----------
+    nbytes : int or str, optional
+        Bytes that are wanted; by default whatever is idle.
+    device : int or Device, optional
+        CUDA ordinal, or a ``cuda_pool.sim.Device``: only its pools are asked; by default all are.
+
+    Returns
+    -------
+    int
+        Bytes that were given back: as many as were wanted or more, or all that was idle.
+
+    Raises
+    ------
+    CudaError
+        A driver call failed.
+    """
+    wanted = 1 << 63 if nbytes is None else any_size(nbytes)
+    return _release(wanted, None if device is None else _device(device), None)
+
+
+def _release(size_t wanted, Device device, Pool but):
+    cdef Pool pool
+    cdef size_t returned = 0, total = 0
+    cdef int status
+    for pool in list(live_pools):
+        if total >= wanted:
+            break
+        if pool is but or not pool.handle.grows or pool_is_closed(pool.handle):
+            continue
+        if device is not None and (pool.device.driver != device.driver or pool.device.number != device.number):
+            continue
+        with nogil:
+            status = pool_give_back(pool.handle, wanted - total, &returned)
+        total += returned
+        if status & 0xFF == STATUS_CUDA:
+            status_raise(pool.handle, status, 0, 0)
+    return total
+
+
 # Opening and closing
 
-cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, bint scrub, int reuse) except -1:
+cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, size_t page, object settings, bint scrub,
+                     int reuse) except -1:
     cdef settings_t plain
     cdef int status, index
+    cdef size_t most = limit or nbytes
     cdef size_t* sizes = <size_t*>malloc((len(settings.size_classes) + 1) * sizeof(size_t))
     if sizes == NULL:
         raise MemoryError("the host has no memory left for a pool")
     try:
         for index, size in enumerate(settings.size_classes):
             sizes[index] = size
+        plain.span = span_for(limit) if limit and not page else 0
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -674,34 +892,18 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         plain.classes = len(settings.size_classes)
         plain.colouring = pool.debug
         plain.good_fit = settings.good_fit
+        plain.page_shift = log2_floor(page) if page else 0
+        plain.pages_most = <uint32_t>(most >> plain.page_shift) if page else 0
+        plain.pages_first = <uint32_t>(nbytes >> plain.page_shift) if page else 0
         with nogil:
-            status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub, reuse)
+            status = pool_open(pool.handle, device.driver, device.number, nbytes, most, &plain, scrub, reuse)
     finally:
         free(sizes)
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
         available = device.mem_info()[0]
         # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
-        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, nbytes)
+        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most)
     status_raise(pool.handle, status, nbytes, 0)
-    return remember(pool)
-
-
-cdef int remember(Pool pool) except -1:
-    """Note down where the region lies; in a debug pool, refuse one that overlaps another pool's."""
-    cdef size_t start = <size_t>pool.handle.region
-    cdef tuple region = (<size_t>pool.handle.driver, pool.handle.device, start, start + pool.handle.reserved)
-    if pool.debug:
-        for other in regions.values():
-            if region[:2] == other[:2] and region[2] < other[3] and other[2] < region[3]:
-                pool_abandon(pool.handle)           # the region is the other pool's: nothing to return
-                raise RuntimeError(f"the driver returned 0x{start:x}, which overlaps a live region from "
-                                   f"0x{other[2]:x} to 0x{other[3]:x}")
-    regions[<size_t>pool.handle] = region
-    return 0
-
-
-cdef int forget(Pool pool) except -1:
-    regions.pop(<size_t>pool.handle, None)
     return 0
 
 

@@ -3,17 +3,18 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
 
+from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
     cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, cudaMemcpyDeviceToDevice, device_enter,
-    device_leave)
+    device_enter_context, device_leave)
 from cuda_pool._hostmem cimport host_grow
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_EVENT_CREATE, UPSTREAM_EVENT_DESTROY, UPSTREAM_EVENT_QUERY,
     UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
-    UPSTREAM_MALLOC, UPSTREAM_MEMCPY, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_SYNCHRONIZE,
-    UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
-from cuda_pool._status cimport STATUS_OK, status_code, status_cuda
+    UPSTREAM_MALLOC, UPSTREAM_MEMCPY, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE,
+    UPSTREAM_STREAM_QUERY, UPSTREAM_SYNCHRONIZE, UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
+from cuda_pool._status cimport STATUS_OK, STATUS_OVERLAP, status_code, status_cuda
 
 cdef enum:
     cudaEventDisableTiming = 2          # cheaper, and all that is needed
@@ -22,25 +23,99 @@ cdef enum:
 cdef const char** call_names = [
     "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
-    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing", "cudaMemcpyAsync"]
+    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing", "cuMemAddressReserve",
+    "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cudaStreamQuery",
+    "cudaMemcpyAsync"]
 
 
 cdef int ask_region(pool_t* pool) noexcept nogil:
     """The pool is not open yet."""
-    cdef int previous = 0
+    cdef int previous = 0, status
     cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
-    return ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
+    status = ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
+    return status if status != STATUS_OK else claim(pool, pool.region, pool.reserved)
 
 
 cdef int ask_region_back(pool_t* pool) noexcept nogil:
     """The pool is closed."""
     cdef int previous = 0
-    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    cdef cudaError_t error
+    unclaim(pool, pool.region, pool.reserved)
+    error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
     return ask_end(pool, previous, pool.driver.cudaFree(pool.region), UPSTREAM_FREE)
+
+
+cdef int ask_regions_back(pool_t* pool) noexcept nogil:
+    """The first failure of several is what is told."""
+    cdef int previous = 0, status = STATUS_OK, latest
+    cdef uint32_t at
+    cdef cudaError_t error
+    for at in range(pool.regions.count):
+        unclaim(pool, pool.regions.region[at].start, pool.regions.region[at].nbytes)
+    error = device_enter(pool.driver, pool.device, &previous)
+    if error != 0:
+        return status_cuda(error, UPSTREAM_SET_DEVICE)
+    for at in range(pool.regions.count):
+        latest = ask_count(pool, pool.driver.cudaFree(pool.regions.region[at].start), UPSTREAM_FREE)
+        status = status or latest
+    device_leave(pool.driver, pool.device, previous)
+    return status
+
+
+cdef int ask_more(pool_t* pool, size_t nbytes, void** start) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaMalloc(start, nbytes), UPSTREAM_MALLOC)
+    return status if status != STATUS_OK else claim(pool, start[0], nbytes)
+
+
+cdef int ask_less(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status != STATUS_OK:
+        return status
+    unclaim(pool, start, nbytes)
+    status = ask_end(pool, previous, pool.driver.cudaFree(start), UPSTREAM_FREE)
+    if status != STATUS_OK:
+        claim(pool, start, nbytes)
+    return status
+
+
+cdef int claim(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    """What somebody has already is not the pool's to return. Without `debug` that is looked at for its own only."""
+    cdef claim_t mine = claim_of(pool, start, nbytes), other
+    if claim_make(&mine, &other) or not (pool.debug or is_own(pool, &other)):
+        return STATUS_OK
+    pool.refused = mine
+    pool.taken = other
+    return STATUS_OVERLAP
+
+
+cdef bint is_own(const pool_t* pool, const claim_t* claim) noexcept nogil:
+    cdef uint32_t at
+    for at in range(pool.regions.count):
+        if <size_t>pool.regions.region[at].start == claim.start:
+            return True
+    return False
+
+
+cdef void unclaim(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    cdef claim_t mine = claim_of(pool, start, nbytes)
+    claim_drop(&mine)
+
+
+cdef inline claim_t claim_of(const pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    cdef claim_t mine
+    mine.driver = pool.driver
+    mine.device = pool.device
+    mine.start = <size_t>start
+    mine.end = <size_t>start + nbytes
+    return mine
 
 
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:
@@ -108,6 +183,17 @@ cdef bint ask_is_open(pool_t* pool, cudaStream_t stream) noexcept nogil:
     return status == STATUS_OK and capturing == cudaStreamCaptureStatusNone
 
 
+cdef int ask_is_idle(pool_t* pool, cudaStream_t stream, bint* idle) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    idle[0] = False
+    if status != STATUS_OK:
+        return status
+    status = ask_end(pool, previous, pool.driver.cudaStreamQuery(stream), UPSTREAM_STREAM_QUERY)
+    idle[0] = status == STATUS_OK
+    return STATUS_OK if status_code(status) == cudaErrorNotReady else status
+
+
 cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexcept nogil:
     cdef int previous = 0
     cdef int status = ask_begin(pool, &previous)
@@ -115,9 +201,9 @@ cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexce
         return status
     event[0] = spare_event(pool)
     if event[0] == NULL:
-        status = count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming), UPSTREAM_EVENT_CREATE)
+        status = ask_count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming), UPSTREAM_EVENT_CREATE)
     if status == STATUS_OK:
-        status = count(pool, pool.driver.cudaEventRecord(event[0], stream), UPSTREAM_EVENT_RECORD)
+        status = ask_count(pool, pool.driver.cudaEventRecord(event[0], stream), UPSTREAM_EVENT_RECORD)
         if status != STATUS_OK:
             ask_keep_event(pool, event[0])
     device_leave(pool.driver, pool.device, previous)
@@ -173,7 +259,7 @@ cdef void ask_keep_event(pool_t* pool, cudaEvent_t event) noexcept nogil:
         pool.spares += 1
     lock_release(&pool.lock)
     if not kept and device_enter(pool.driver, pool.device, &previous) == 0:
-        count(pool, pool.driver.cudaEventDestroy(event), UPSTREAM_EVENT_DESTROY)
+        ask_count(pool, pool.driver.cudaEventDestroy(event), UPSTREAM_EVENT_DESTROY)
         device_leave(pool.driver, pool.device, previous)
 
 
@@ -183,7 +269,7 @@ cdef void ask_no_events(pool_t* pool) noexcept nogil:
     cdef uint32_t at
     if pool.spares != 0 and device_enter(pool.driver, pool.device, &previous) == 0:
         for at in range(pool.spares):
-            count(pool, pool.driver.cudaEventDestroy(pool.spare_event[at]), UPSTREAM_EVENT_DESTROY)
+            ask_count(pool, pool.driver.cudaEventDestroy(pool.spare_event[at]), UPSTREAM_EVENT_DESTROY)
         device_leave(pool.driver, pool.device, previous)
     free(pool.spare_event)
     pool.spare_event = NULL
@@ -207,10 +293,18 @@ cdef int ask_begin(pool_t* pool, int* previous) noexcept nogil:
 cdef int ask_end(pool_t* pool, int previous, cudaError_t error, upstream_t call) noexcept nogil:
     """Make the caller's device current again, count the call, and turn its result into a status."""
     device_leave(pool.driver, pool.device, previous)
-    return count(pool, error, call)
+    return ask_count(pool, error, call)
 
 
-cdef int count(pool_t* pool, cudaError_t error, upstream_t call) noexcept nogil:
+cdef int ask_begin_context(pool_t* pool, int* previous) noexcept nogil:
+    cdef int status = enter_lock(pool)
+    if status != STATUS_OK:
+        return status
+    leave_lock(pool)
+    return status_cuda(device_enter_context(pool.driver, pool.device, previous), UPSTREAM_SET_DEVICE)
+
+
+cdef int ask_count(pool_t* pool, int error, upstream_t call) noexcept nogil:
     lock_acquire(&pool.lock)
     pool.upstream[call] += 1
     lock_release(&pool.lock)

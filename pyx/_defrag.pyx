@@ -17,10 +17,10 @@ from cuda_pool._owner cimport NOBODY, owner_t
 from cuda_pool._plan cimport plan_choose, plan_destroy, plan_t
 from cuda_pool._pool cimport slow_enter
 from cuda_pool._room cimport segment_largest_free
-from cuda_pool._segment cimport segment_free_bytes, segment_return_slabs, segment_total
-from cuda_pool._shortage cimport is_capturing, see_what_is_over, wait_for_all, wait_for_pending
+from cuda_pool._segment cimport segment_free_bytes, segment_reclaim, segment_total
+from cuda_pool._shortage cimport is_capturing, see_what_is_done, wait_for_all, wait_for_pending
 from cuda_pool._state cimport enter, enter_lock, leave, leave_lock, rehome_locked, settle_locked
-from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK
+from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._step cimport step_make
 
 cdef extern from "<unistd.h>" nogil:
@@ -33,21 +33,23 @@ cdef enum:
 
 
 cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
-    cdef size_t moved = 0
     cdef int status, round
     memset(report, 0, sizeof(defrag_report_t))
     pass_begin(pool)
     status = survey(pool, &report.before)
     if status == STATUS_OK:
         status = settle_waiting(pool)
+    # Part 2 for a region that has pages: between what is settled and what is moved.
     for round in range(ROUNDS):
         if status != STATUS_OK:
             break
-        status = move_blocks(pool, 0, report, &moved)
-        if status == STATUS_OK and moved != 0:
+        status = move_blocks(pool, 0, True, report)
+        if status == STATUS_OK or status == STATUS_WOULD_WAIT:
             status = settle_waiting(pool)
-        if moved == 0:
+        if report.completed:
             break
+    if status == STATUS_CAPTURING:
+        status = STATUS_OK
     report.completed = report.completed and status == STATUS_OK and not is_capturing(pool)
     if status == STATUS_OK:
         status = survey(pool, &report.after)
@@ -58,7 +60,6 @@ cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
 cdef void defrag_if_due(pool_t* pool) noexcept nogil:
     """What fails here does not matter to the allocation that was made to do it."""
     cdef defrag_report_t report
-    cdef size_t moved = 0
     cdef bint due
     cdef int round
     if enter_lock(pool) != STATUS_OK:
@@ -71,25 +72,28 @@ cdef void defrag_if_due(pool_t* pool) noexcept nogil:
     memset(&report, 0, sizeof(report))
     if settle_at_once(pool) == STATUS_OK:
         for round in range(ROUNDS):
-            if move_blocks(pool, 0, &report, &moved) != STATUS_OK or moved == 0:
+            if move_blocks(pool, 0, False, &report) != STATUS_OK or report.completed:
                 break
     pass_end(pool)
 
 
 cdef bint defrag_for(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil:
     cdef defrag_report_t report
-    cdef size_t moved = 0
+    cdef size_t needed = max(nbytes, <size_t>1) + (alignment if alignment > MID_UNIT else 0)
     cdef bint hopeless
+    cdef int round
     if enter_lock(pool) != STATUS_OK:
         return False
-    hopeless = (pool.movables.count == 0 or pool.order.captures != 0 or alignment > pool.segment.size
-                or nbytes > segment_free_bytes(&pool.segment))
+    hopeless = (pool.movables.count == 0 or pool.order.captures != 0 or pool.segment.pages.shift != 0
+                or alignment > pool.segment.size or nbytes > segment_free_bytes(&pool.segment))
     leave_lock(pool)
     if hopeless:
         return False
     pass_begin(pool)
     memset(&report, 0, sizeof(report))
-    move_blocks(pool, max(nbytes, <size_t>1) + (alignment if alignment > MID_UNIT else 0), &report, &moved)
+    for round in range(ROUNDS):
+        if move_blocks(pool, needed, True, &report) != STATUS_OK or report.completed:
+            break
     pass_end(pool)
     return report.moved_blocks != 0
 
@@ -150,7 +154,8 @@ cdef int survey(pool_t* pool, room_t* room) noexcept nogil:
     cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
-    room.free = segment_free_bytes(&pool.segment)
+    room.free = pool.segment.size if pool.segment.pages.shift == 0 else pool.reserved
+    room.free -= segment_total(&pool.segment).used
     room.largest_free = segment_largest_free(&pool.segment)
     room.free_blocks = free_blocks(pool)
     leave(pool)
@@ -174,11 +179,10 @@ cdef int settle_waiting(pool_t* pool) noexcept nogil:
 
 
 cdef int settle_at_once(pool_t* pool) noexcept nogil:
-    cdef bint any = False
     cdef int status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    status = see_what_is_over(pool, NOBODY, pool.order.batch, &any)
+    status = see_what_is_done(pool)
     lock_release(&pool.slow)
     return merge(pool) if status == STATUS_OK else status
 
@@ -187,7 +191,7 @@ cdef int merge(pool_t* pool) noexcept nogil:
     cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
-    segment_return_slabs(&pool.segment)
+    segment_reclaim(&pool.segment)
     settle_locked(pool)
     leave(pool)
     return STATUS_OK
@@ -216,33 +220,43 @@ cdef void rehome_gone(pool_t* pool) noexcept nogil:
 
 # Part 3: blocks are moved
 
-cdef int move_blocks(pool_t* pool, size_t needed, defrag_report_t* report, size_t* moved) noexcept nogil:
-    """One round: make the moves that seem worth it, if they can make `needed` bytes free in one piece."""
+cdef int move_blocks(pool_t* pool, size_t needed, bint may_wait, defrag_report_t* report) noexcept nogil:
+    """One round: make the moves that seem worth it, if they can make `needed` bytes free in one piece.
+
+    It was the last one if there are none, or none that can be made.
+    """
     cdef plan_t plan
-    cdef int status = layout_read(pool, &plan, &report.kept_blocks)
-    moved[0] = report.moved_blocks
+    cdef int status
+    report.completed = True
+    if pool.segment.pages.shift != 0:               # pages can be moved instead
+        return STATUS_OK
+    status = layout_read(pool, &plan, &report.kept_blocks)
     if status == STATUS_OK and plan.reach > plan.largest and plan.reach >= round_up(needed, MID_UNIT) // MID_UNIT:
         plan_choose(&plan)
-        status = make_moves(pool, &plan, report)
+        status = make_moves(pool, &plan, may_wait, report)
     report.completed = plan.moves == 0
-    moved[0] = report.moved_blocks - moved[0]
     plan_destroy(&plan)
     return status
 
 
-cdef int make_moves(pool_t* pool, const plan_t* plan, defrag_report_t* report) noexcept nogil:
+cdef int make_moves(pool_t* pool, const plan_t* plan, bint may_wait, defrag_report_t* report) noexcept nogil:
+    """Up to the first that cannot be made: those that follow may rely on it."""
     cdef size_t nbytes
     cdef uint32_t at
     cdef int status = STATUS_OK
     for at in range(plan.moves):
         nbytes = 0
         status = step_make(pool, &plan.move[at], &nbytes)
-        if status != STATUS_OK:
+        if status == STATUS_WOULD_WAIT and may_wait:
+            status = settle_waiting(pool)
+            if status == STATUS_OK:
+                status = step_make(pool, &plan.move[at], &nbytes)
+        if status != STATUS_OK or nbytes == 0:
             break
         report.moved_bytes += nbytes
-        report.moved_blocks += nbytes != 0
+        report.moved_blocks += 1
         give_way()
-    return STATUS_OK if status == STATUS_CAPTURING else status
+    return status
 
 
 cdef void give_way() noexcept nogil:

@@ -6,7 +6,7 @@ from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_MOVABLE, STATUS_OK, STATUS_OUT_OF_MEMORY,
-    STATUS_PINNED, STATUS_STREAMS, status_call, status_code)
+    STATUS_OVERLAP, STATUS_PINNED, STATUS_STREAMS, status_call, status_code)
 
 from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
 
@@ -43,6 +43,9 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
     if status == STATUS_STREAMS:
         raise RuntimeError("a pool keeps 254 streams apart, those that are held and captures included: "
                            "forget those that are no longer used")
+    if status == STATUS_OVERLAP:
+        raise RuntimeError(f"the driver returned 0x{pool.refused.start:x}, which overlaps a live region from "
+                           f"0x{pool.taken.start:x} to 0x{pool.taken.end:x}")
     driver_check(pool.driver, status_code(status), pool_call_name(status_call(status)).decode())
     raise SystemError(f"unexpected status {status}")
 

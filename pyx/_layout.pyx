@@ -12,13 +12,15 @@ from cuda_pool._mid cimport (
 from cuda_pool._movables cimport MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
 from cuda_pool._order cimport (
     STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_THREAD, STREAM_VOUCHED, this_thread)
-from cuda_pool._owner cimport later_batch, view_allows
+from cuda_pool._owner cimport LEGACY, later_batch, owner_t, view_allows
 from cuda_pool._plan cimport plan_add, plan_init, plan_measure, plan_reserve
+from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport set_u32
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, TIER_SLAB, segment_boundary, segment_note_highs, segment_t)
-from cuda_pool._state cimport enter_lock, leave_lock
+from cuda_pool._state cimport enter_lock, leave_lock, pool_offset
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
+from cuda_pool._uses cimport use_t, uses_find
 
 cdef enum:
     SLICE = 1024                # blocks that are looked at while the lock is held
@@ -139,12 +141,25 @@ cdef bint note_movable(pool_t* pool, plan_t* plan, uint32_t movable, uint32_t of
     cdef const movable_t* record = movables_find(&pool.movables, movable)
     if record == NULL:
         return False
-    if record.state != MOVABLE_RESTS or record.pins != 0 or not is_reachable(&pool.order.stream[record.home]):
+    if not can_move(pool, record):
         kept[0] += 1
         return False
     plan_add(plan, offset, size, movable, units_needed(pool, record.nbytes),
              log2_floor(record.alignment // MID_UNIT) if record.alignment > MID_UNIT else 0)
     return True
+
+
+cdef bint can_move(const pool_t* pool, const movable_t* record) noexcept nogil:
+    cdef const use_t* use = uses_find(&pool.uses, pool_offset(pool, record.ptr))
+    cdef int owner
+    if record.state != MOVABLE_RESTS or record.pins != 0 or record.refused == <uint32_t>pool.defrag.count:
+        return False
+    if record.alignment > REGION_PAGE and pool.segment.far_regions != 0:    # it is not that of offsets in all regions
+        return False
+    for owner in range(LEGACY, pool.order.streams if use != NULL else LEGACY):
+        if owners_has(&use.owners, <owner_t>owner) and not is_reachable(&pool.order.stream[owner]):
+            return False
+    return is_reachable(&pool.order.stream[record.home])
 
 
 cdef inline uint32_t units_needed(const pool_t* pool, size_t nbytes) noexcept nogil:
@@ -218,10 +233,9 @@ cdef uint32_t block_over(const segment_t* segment, uint32_t start, uint32_t unit
 
     A place that is taken for a move mostly ends where a live block begins, whose tag is there to be looked at.
     """
-    cdef uint32_t end = start + units, at = NO_MID
-    cdef uint32_t tag = segment.tag[(<size_t>end * MID_UNIT) >> segment.granule_shift]
-    if tag & TAG_TIER == TIER_MID and segment.mid.block[tag >> TAG_INDEX_SHIFT].offset == end:
-        at = segment.mid.block[tag >> TAG_INDEX_SHIFT].before
+    cdef uint32_t end = start + units, at = block_from(segment, end)
+    if at != NO_MID:
+        at = segment.mid.block[at].before
         while segment.mid.block[at].offset > start:
             at = segment.mid.block[at].before
         return at
@@ -229,6 +243,16 @@ cdef uint32_t block_over(const segment_t* segment, uint32_t start, uint32_t unit
     while segment.mid.block[at].offset + segment.mid.block[at].size <= start:
         at = segment.mid.block[at].after
     return at
+
+
+cdef uint32_t block_from(const segment_t* segment, uint32_t offset) noexcept nogil:
+    """The live block, or the gap between two regions, that begins at an offset; NO_MID if there is none."""
+    cdef uint32_t tag = segment.tag[(<size_t>offset * MID_UNIT) >> segment.granule_shift], at = segment.mid.gap
+    if tag & TAG_TIER == TIER_MID and segment.mid.block[tag >> TAG_INDEX_SHIFT].offset == offset:
+        return tag >> TAG_INDEX_SHIFT
+    while at != NO_MID and segment.mid.block[at].offset < offset:
+        at = segment.mid.block[at].role.gap.next
+    return at if at != NO_MID and segment.mid.block[at].offset == offset else NO_MID
 
 
 cdef uint32_t block_near(const segment_t* segment, uint32_t offset) noexcept nogil:

@@ -19,7 +19,7 @@ from cuda_pool._pool cimport (
     identify_ref, pool_alloc_as, pool_free_async_as, pool_try_free_async_as, slow_enter)
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing, wait_for_all
-from cuda_pool._state cimport enter, enter_lock, leave, leave_lock
+from cuda_pool._state cimport enter, enter_lock, leave, leave_lock, pool_address, pool_offset
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
@@ -60,7 +60,7 @@ cdef int make_locked(pool_t* pool, const stream_ref_t* home, size_t nbytes, size
         drop_record(pool, handle[0])
         handle[0] = NO_MOVABLE
         return status
-    settle_in(pool, handle[0], <void*>(pool.base + offset))
+    settle_in(pool, handle[0], pool_address(pool, offset))
     defrag_note(pool)
     return STATUS_OK
 
@@ -81,7 +81,7 @@ cdef void settle_in(pool_t* pool, uint32_t handle, void* ptr) noexcept nogil:
     """Let a live block, which is nobody's else, be that of a record."""
     cdef movable_t* record = &pool.movables.record[handle]
     cdef place_t place
-    segment_find(&pool.segment, <size_t>ptr - pool.base, &place)
+    segment_find(&pool.segment, pool_offset(pool, ptr), &place)
     record.ptr = ptr
     record.state = MOVABLE_RESTS
     segment_mark_movable(&pool.segment, &place, handle, record.nbytes)
@@ -178,7 +178,7 @@ cdef int begin_leaving(pool_t* pool, uint32_t handle, void** ptr, stream_ref_t* 
     if record.pins != 0:
         status = STATUS_PINNED
     else:
-        segment_find(&pool.segment, <size_t>record.ptr - pool.base, &place)
+        segment_find(&pool.segment, pool_offset(pool, record.ptr), &place)
         segment_mark_movable(&pool.segment, &place, NO_MOVABLE, record.nbytes)
         record.state = MOVABLE_AWAY
         ptr[0] = record.ptr
@@ -278,7 +278,7 @@ cdef int use_on(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
         return status
     record = &pool.movables.record[handle]
     home, batch = record.home, record.batch
-    use = uses_of(&pool.uses, <size_t>record.ptr - pool.base) if owner != home else NULL
+    use = uses_of(&pool.uses, pool_offset(pool, record.ptr)) if owner != home else NULL
     if use != NULL:
         owners_add(&use.owners, owner)
     leave(pool)

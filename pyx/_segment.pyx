@@ -1,4 +1,4 @@
-"""A segment: one region from the driver, served by the three tiers in offsets from its start."""
+"""A segment: a region from the driver, or several, served by the three tiers in offsets from a common start."""
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
@@ -8,13 +8,16 @@ from cuda_pool._buddy cimport (
     BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_metadata, buddy_pass_on,
     buddy_release, buddy_rename)
+from cuda_pool._gap cimport gap_find_far, gap_init
 from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
-    mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
-    mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
+    mid_could_join, mid_cut_start, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
+    mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits, units_missing)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
+from cuda_pool._pages cimport pages_destroy, pages_init
+from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport set_size, set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
@@ -26,6 +29,8 @@ from cuda_pool._status cimport (
 
 cdef enum:
     TAG_COLOUR = 39
+    GAP_SHARE = 64                  # of the capacity: gaps below pages that a block starts with
+    PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
@@ -33,6 +38,8 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     cdef size_t units = size // settings.min_block
     memset(segment, 0, sizeof(segment_t))
     segment.size = round_down(size, MID_UNIT)
+    segment.size_high = segment.size
+    segment.span = max(segment.size, settings.span)
     segment.mid_max = settings.mid_max
     segment.min_block = settings.min_block
     segment.growth_step = max(settings.growth_step, settings.min_block)
@@ -40,20 +47,40 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     segment.granule_shift = log2_floor(settings.granule)
     segment.min_block_shift = log2_floor(settings.min_block)
     segment.bias = <uint32_t>(address // MID_UNIT)
-    segment.slot_alignment = <size_t>1 << ctz64(address | settings.granule)
-    if settings.colouring:                          # slots start at odd multiples of MID_UNIT
-        segment.slot_alignment = min(segment.slot_alignment, <size_t>MID_UNIT)
-    segment.granules = (segment.size >> segment.granule_shift) + 1
+    # Slots start at odd multiples of MID_UNIT where they are coloured.
+    segment.slot_alignment_max = <size_t>MID_UNIT if settings.colouring else settings.granule
+    if settings.span != 0:
+        segment.slot_alignment_max = min(segment.slot_alignment_max, <size_t>REGION_PAGE)
+    segment.slot_alignment = <size_t>1 << ctz64(address | segment.slot_alignment_max)
+    segment.granules = (segment.span >> segment.granule_shift) + 1
     segment.tag = <uint32_t*>host_map(segment.granules * sizeof(uint32_t), TAG_COLOUR)
     if (segment.tag == NULL or not buddy_init(&segment.buddy, <uint32_t>units)
             or not mid_init(&segment.mid, <uint32_t>(units * (settings.min_block // MID_UNIT)),
                             <uint32_t>(segment.size // MID_UNIT))
             or not slabs_init(&segment.slabs, settings.size_classes, settings.classes, segment.granules,
-                              settings.colouring)):
+                              settings.colouring)
+            or (settings.span != 0 and not gap_init(&segment.mid, <uint32_t>(segment.span // MID_UNIT)))):
         segment_destroy(segment)
         return 0
     segment.mid.good_fit = settings.good_fit
+    if settings.page_shift != 0 and not init_pages(segment, settings):
+        segment_destroy(segment)
+        return 0
     return 1
+
+
+cdef bint init_pages(segment_t* segment, const settings_t* settings) noexcept nogil:
+    """Put pages under the tiers. A mid tier that serves every request has all addresses from the start."""
+    cdef size_t nbytes = <size_t>settings.pages_most << settings.page_shift
+    if not pages_init(&segment.pages, settings.page_shift, <uint32_t>(segment.size >> settings.page_shift),
+                      settings.pages_most):
+        return False
+    segment.mid.pages = &segment.pages
+    segment.mid.gaps_max = <uint32_t>(nbytes // MID_UNIT // GAP_SHARE)
+    segment.buddy.pages = &segment.pages
+    segment.buddy.unit_shift = segment.min_block_shift
+    return (settings.mid_max < nbytes
+            or segment_claim_below(segment, NOBODY, <size_t>segment.buddy.size << segment.min_block_shift))
 
 
 cdef void segment_close(segment_t* segment) noexcept nogil:
@@ -66,6 +93,7 @@ cdef void segment_close(segment_t* segment) noexcept nogil:
 cdef void segment_destroy(segment_t* segment) noexcept nogil:
     segment_close(segment)
     slabs_destroy(&segment.slabs)
+    pages_destroy(&segment.pages)
     host_unmap(segment.tag, segment.granules * sizeof(uint32_t), TAG_COLOUR)
     segment.tag = NULL
 
@@ -92,7 +120,10 @@ cdef tally_t segment_total(const segment_t* segment) noexcept nogil:
 
 
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil:
-    return segment.size - segment_total(segment).used
+    cdef size_t nbytes = segment.size
+    if segment.pages.shift != 0:
+        nbytes = <size_t>segment.pages.most << segment.pages.shift
+    return nbytes - segment_total(segment).used
 
 
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil:
@@ -102,7 +133,7 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
     for owner in range(segment.slabs.owners):
         used[0] = max(used[0], segment.slabs.heap[owner].used_high)
         requested[0] = max(requested[0], segment.slabs.heap[owner].requested_high)
-    used[0] = min(used[0], segment.size)            # a heap may have seen a block both where it was and where it is
+    used[0] = min(used[0], segment.size_high)       # a heap may have seen a block both where it was and where it is
     requested[0] = min(requested[0], used[0])
 
 
@@ -132,7 +163,8 @@ cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, siz
     status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     # Empty slabs that would not help stay, so that a request which fails leaves largest_free as it was. (That is exact
     # up to alignment MID_UNIT; for a larger one they may go in vain.)
-    if status == STATUS_OUT_OF_MEMORY and nbytes <= segment_largest_run(segment, owner) and reclaim(segment, owner):
+    if (status == STATUS_OUT_OF_MEMORY and nbytes <= segment_largest_run(segment, owner)
+            and reclaim(segment, owner)):
         status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = borrow_slot(segment, owner, nbytes, alignment, offset, used)
@@ -144,7 +176,7 @@ cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nby
     cdef int status = STATUS_OUT_OF_MEMORY
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
-    segment_return_slabs(segment)
+    segment_reclaim(segment)
     if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = alloc_slot_elsewhere(segment, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
@@ -163,12 +195,14 @@ cdef bint is_worth_adopting(const segment_t* segment, const view_t* view, size_t
     cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
     if segment.mid.owned == 0 and segment.buddy.owned == 0:
         return False
+    if segment.pages.shift != 0:            # the addresses that nobody uses would all become the asker's
+        return False
     below = <size_t>buddy_allowed_below(&segment.buddy, view, segment_boundary(segment)) << segment.min_block_shift
     start = segment.mid.start - below // MID_UNIT
     below = below // MID_UNIT + mid_allowed_edge(&segment.mid, view)
     if size <= below and run_fits(<uint32_t>start, <uint32_t>below, <uint32_t>size, align, segment.bias):
         return True
-    return run_order(segment, alignment) >= 0 and buddy_could_join(&segment.buddy, view, <uint32_t>units)
+    return segment_run_order(segment, alignment) >= 0 and buddy_could_join(&segment.buddy, view, <uint32_t>units)
 
 
 cdef void adopt(segment_t* segment, const view_t* view) noexcept nogil:
@@ -201,6 +235,8 @@ cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, s
 cdef int segment_alloc_movable(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                                size_t* used) noexcept nogil:
     cdef int status
+    if segment.pages.shift != 0:                    # there blocks stay, and pages move
+        return segment_alloc_large(segment, owner, nbytes, alignment, offset, used)
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
     status = alloc_block(segment, owner, NULL, nbytes, alignment, offset, used)
@@ -233,12 +269,6 @@ cdef int alloc_block_or_run(segment_t* segment, owner_t owner, const view_t* vie
     if status == STATUS_OUT_OF_MEMORY:
         status = alloc_run(segment, owner, view, nbytes, alignment, offset, used)
     return status
-
-
-cdef void segment_return_slabs(segment_t* segment) noexcept nogil:
-    cdef int owner
-    for owner in range(segment.slabs.owners):
-        reclaim(segment, <owner_t>owner)
 
 
 cdef void segment_settle(segment_t* segment, const view_t* done) noexcept nogil:
@@ -390,6 +420,12 @@ cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbyt
     return segment_offset(segment, place)
 
 
+cdef void segment_reclaim(segment_t* segment) noexcept nogil:
+    cdef int owner
+    for owner in range(segment.slabs.owners):
+        reclaim(segment, <owner_t>owner)
+
+
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
     """Return the bytes of host address space that grow with the region (paged in where touched)."""
     return segment.granules * sizeof(uint32_t) + buddy_metadata(&segment.buddy)
@@ -409,7 +445,7 @@ cdef int alloc_slot(segment_t* segment, owner_t owner, const view_t* view, size_
         status = grow_class(segment, owner, view, size_class, &slab)
         if status != STATUS_OK:
             return status
-    take_slot(segment, size_class, slab, nbytes, offset, used)
+    segment_use_slot(segment, size_class, slab, nbytes, offset, used)
     return STATUS_OK
 
 
@@ -421,7 +457,7 @@ cdef int borrow_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t al
     while 0 <= size_class < segment.slabs.classes:
         slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
         if slab != NO_SLAB and segment.slabs.size_class[size_class].size & (alignment - 1) == 0:
-            take_slot(segment, size_class, slab, nbytes, offset, used)
+            segment_use_slot(segment, size_class, slab, nbytes, offset, used)
             return STATUS_OK
         size_class += 1
     return STATUS_OUT_OF_MEMORY
@@ -486,7 +522,7 @@ cdef uint32_t slab_allowed(const segment_t* segment, owner_t owner, int size_cla
     return NO_SLAB
 
 
-cdef inline void take_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
+cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
                            size_t* used) noexcept nogil:
     offset[0] = slab_take(&segment.slabs, slab, nbytes)
     used[0] = segment.slabs.size_class[size_class].size
@@ -510,16 +546,12 @@ cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int s
 
 cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
                    uint32_t* slab) noexcept nogil:
-    cdef size_t offset
-    cdef uint32_t block, batch, run = NO_BLOCK
+    cdef uint32_t block, run = NO_BLOCK
     cdef int status
     if not slabs_have_record(&segment.slabs):
         return STATUS_OUT_OF_MEMORY
     status = mid_place(segment, owner, view, nbytes, segment.granule, 0, MID_SLAB, &block)
-    if status == STATUS_OK:
-        offset = <size_t>segment.mid.block[block].offset * MID_UNIT
-        batch = segment.mid.block[block].batch if segment.mid.block[block].owner != NOBODY else 0
-    else:
+    if status != STATUS_OK:
         if status != STATUS_OUT_OF_MEMORY:
             return status
         block = NO_MID
@@ -527,6 +559,17 @@ cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int si
         run = buddy_place(segment, owner, view, <uint32_t>(nbytes >> segment.min_block_shift), 0)
         if run == NO_BLOCK:
             return STATUS_OUT_OF_MEMORY
+    return segment_make_slab(segment, owner, size_class, block, run, nbytes, slab)
+
+
+cdef int segment_make_slab(segment_t* segment, owner_t owner, int size_class, uint32_t block, uint32_t run,
+                           size_t nbytes, uint32_t* slab) noexcept nogil:
+    cdef size_t offset
+    cdef uint32_t batch
+    if block != NO_MID:
+        offset = <size_t>segment.mid.block[block].offset * MID_UNIT
+        batch = segment.mid.block[block].batch if segment.mid.block[block].owner != NOBODY else 0
+    else:
         offset = <size_t>run << segment.min_block_shift
         batch = segment.buddy.entry[run].batch if segment.buddy.entry[run].owner != NOBODY else 0
     slab[0] = slabs_make(&segment.slabs, owner, size_class, offset, nbytes, block, batch)
@@ -573,13 +616,18 @@ cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size
     cdef int status = mid_place(segment, owner, view, size, alignment, segment.bias, MID_USED, &block)
     if status != STATUS_OK:
         return status
+    segment_use_block(segment, block, nbytes, offset, used)
+    return STATUS_OK
+
+
+cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
+                            size_t* used) noexcept nogil:
     segment.mid.block[block].role.live.requested = nbytes
     segment.mid.block[block].role.live.movable = 0
     offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
-    used[0] = size
+    used[0] = <size_t>segment.mid.block[block].size * MID_UNIT
     set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
-    block_enter(segment, &segment.mid_tally, size, nbytes)
-    return STATUS_OK
+    block_enter(segment, &segment.mid_tally, used[0], nbytes)
 
 
 cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
@@ -591,24 +639,58 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
         return STATUS_OUT_OF_MEMORY
     if not mid_reserve(&segment.mid, 3):
         return STATUS_HOST_MEMORY
+    if segment.far_regions != 0 and align > PAGE_ALIGN and state == MID_USED:
+        return far_place(segment, owner, view, size, align, bias, state, block)
     found = mid_find(&segment.mid, owner, size, align, bias)
     if owner != NOBODY:
         found = better_fit(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
-    if found == NO_MID and grow_mid(segment, NOBODY, size, align, bias):
-        found = segment.mid.first
-    if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, bias):
-        found = segment.mid.first
+    if found == NO_MID and segment_grow_mid(segment, NOBODY, size, align, bias):
+        found = edge_if_ready(segment, size, align, bias)
+    if found == NO_MID and owner != NOBODY and segment_grow_mid(segment, owner, size, align, bias):
+        found = edge_if_ready(segment, size, align, bias)
     if found == NO_MID and view != NULL:
         found = mid_find_allowed(&segment.mid, view, size, align, bias)
     if found == NO_MID and view != NULL:
         found = join_mid(segment, view, size, align, bias)
     if found == NO_MID:
         return STATUS_OUT_OF_MEMORY
-    block[0] = mid_take(&segment.mid, found, size, align, bias, state)
-    if segment.mid.block[block[0]].owner not in (NOBODY, owner):
-        segment.mid.block[block[0]].owner = owner       # it is behind the work of the one before, by the view
-        segment.mid.block[block[0]].batch = view.batch
+    block[0] = take_for(segment, owner, view, found, size, align, bias, state)
     return STATUS_OK
+
+
+cdef inline uint32_t edge_if_ready(const segment_t* segment, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """The block at the edge of the mid tier, which has grown until it holds the request."""
+    cdef uint32_t edge = segment.mid.first
+    if segment.mid.pages == NULL:
+        return edge
+    return edge if units_missing(&segment.mid, mid_cut_start(&segment.mid, &segment.mid.block[edge], size, align, bias),
+                                 size) == 0 else <uint32_t>NO_MID
+
+
+cdef int far_place(segment_t* segment, owner_t owner, const view_t* view, uint32_t size, int align, uint32_t bias,
+                   mid_state_t state, uint32_t* block) noexcept nogil:
+    """The same where alignment in the segment is not that of addresses in every region."""
+    cdef uint32_t found = gap_find_far(&segment.mid, owner, view, size, align, &bias)
+    if found == NO_MID and segment_grow_mid(segment, NOBODY, size, align, segment.bias):
+        found = segment.mid.first
+        bias = segment.bias
+    if found == NO_MID and owner != NOBODY and segment_grow_mid(segment, owner, size, align, segment.bias):
+        found = segment.mid.first
+        bias = segment.bias
+    if found == NO_MID:
+        return STATUS_OUT_OF_MEMORY
+    block[0] = take_for(segment, owner, view, found, size, align, bias, state)
+    return STATUS_OK
+
+
+cdef inline uint32_t take_for(segment_t* segment, owner_t owner, const view_t* view, uint32_t found, uint32_t size,
+                              int align, uint32_t bias, mid_state_t state) noexcept nogil:
+    cdef uint32_t taken = mid_take(&segment.mid, found, size, align, bias, state)
+    cdef mid_block_t* block = &segment.mid.block[taken]
+    if block.owner not in (NOBODY, owner):
+        block.owner = owner                     # it is behind the work of the one before, by the view
+        block.batch = view.batch
+    return taken
 
 
 cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:
@@ -623,14 +705,14 @@ cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, in
     cdef uint32_t boundary = segment_boundary(segment), found
     cdef size_t below = <size_t>buddy_free_below(&segment.buddy, boundary) << segment.min_block_shift
     if below != 0:
-        claim_below(segment, NOBODY, below)
+        segment_claim_below(segment, NOBODY, below)
     found = mid_join(&segment.mid, view, size, align, bias)
     if found == NO_MID and below != 0:
         shed_edge(segment)
     return found
 
 
-cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
+cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
     """Let the owner's free edge of the mid tier hold a block: take whole steps below it or, if refused, what lacks.
 
     What lies on both sides of the boundary has to be the owner's.
@@ -643,12 +725,11 @@ cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, 
     if wanted >= start:
         return True
     lacking = <size_t>(start - wanted) * MID_UNIT
-    return (claim_below(segment, owner, round_up(lacking, segment.growth_step))
-            or claim_below(segment, owner, round_up(lacking, segment.min_block)))
+    return (segment_claim_below(segment, owner, round_up(lacking, segment.growth_step))
+            or segment_claim_below(segment, owner, round_up(lacking, segment.min_block)))
 
 
-cdef bint claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil:
-    """Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is the owner's."""
+cdef bint segment_claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil:
     cdef size_t units = nbytes >> segment.min_block_shift
     cdef uint32_t boundary = segment_boundary(segment), batch = 0
     if units > boundary or not buddy_claim(&segment.buddy, owner, boundary - <uint32_t>units, <uint32_t>units, &batch):
@@ -689,18 +770,23 @@ cdef int alloc_run(segment_t* segment, owner_t owner, const view_t* view, size_t
                    size_t* offset, size_t* used) noexcept nogil:
     cdef size_t size = round_up(nbytes, segment.min_block)
     cdef uint32_t units = <uint32_t>(size >> segment.min_block_shift), run
-    cdef int order = run_order(segment, alignment)
+    cdef int order = segment_run_order(segment, alignment)
     if order < 0:
         return STATUS_OUT_OF_MEMORY
     run = buddy_place(segment, owner, view, units, order)
     if run == NO_BLOCK:
         return STATUS_OUT_OF_MEMORY
-    buddy_hold(&segment.buddy, run, units, <uint32_t>(size - nbytes))
-    offset[0] = <size_t>run << segment.min_block_shift
-    used[0] = size
-    set_tag(segment, offset[0], TIER_BUDDY)
-    block_enter(segment, &segment.buddy_tally, size, nbytes)
+    segment_use_run(segment, run, units, nbytes, offset, used)
     return STATUS_OK
+
+
+cdef void segment_use_run(segment_t* segment, uint32_t run, uint32_t units, size_t nbytes, size_t* offset,
+                          size_t* used) noexcept nogil:
+    offset[0] = <size_t>run << segment.min_block_shift
+    used[0] = <size_t>units << segment.min_block_shift
+    buddy_hold(&segment.buddy, run, units, <uint32_t>(used[0] - nbytes))
+    set_tag(segment, offset[0], TIER_BUDDY)
+    block_enter(segment, &segment.buddy_tally, used[0], nbytes)
 
 
 cdef uint32_t buddy_place(segment_t* segment, owner_t owner, const view_t* view, uint32_t units,
@@ -713,7 +799,7 @@ cdef uint32_t buddy_place(segment_t* segment, owner_t owner, const view_t* view,
     return run
 
 
-cdef int run_order(const segment_t* segment, size_t alignment) noexcept nogil:
+cdef int segment_run_order(const segment_t* segment, size_t alignment) noexcept nogil:
     """Order whose blocks start at multiples of `alignment`, or -1: the region itself is not that aligned."""
     if <size_t>segment.bias * MID_UNIT & (alignment - 1):
         return -1

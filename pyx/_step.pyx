@@ -23,8 +23,8 @@ from cuda_pool._pool cimport slow_enter
 from cuda_pool._segment cimport place_t, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing
 from cuda_pool._state cimport (
-    REUSE_WAIT, enter_lock, free_async_found_locked, leave_lock, leaving_t)
-from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK
+    REUSE_WAIT, enter_lock, free_async_found_locked, leave_lock, leaving_t, pool_address, pool_offset)
+from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._uses cimport use_t, uses_find, uses_of, uses_remove
 
 
@@ -66,14 +66,15 @@ cdef bint step_plan(pool_t* pool, const move_t* move, step_t* step) noexcept nog
     memset(step, 0, sizeof(step_t))
     record = movables_find(&pool.movables, move.movable)
     step.record = move.movable
-    step.source = <void*>(pool.base + <size_t>move.source * MID_UNIT)
-    step.target = <void*>(pool.base + <size_t>move.target * MID_UNIT)
+    step.source = pool_address(pool, <size_t>move.source * MID_UNIT)
+    step.target = pool_address(pool, <size_t>move.target * MID_UNIT)
     rests = record != NULL and record.state == MOVABLE_RESTS and record.pins == 0 and record.ptr == step.source
     if rests:
         step.home = record.home
         step.stream = pool.order.stream[record.home].handle
         step.nbytes = record.nbytes
-        rests = step.nbytes <= <size_t>move.needs * MID_UNIT      # the number may be another block's by now
+        # The number may be another block's by now, and a region may have come that is aligned in another way.
+        rests = step.nbytes <= <size_t>move.needs * MID_UNIT and <size_t>step.target & (record.alignment - 1) == 0
     leave_lock(pool)
     return rests
 
@@ -81,32 +82,57 @@ cdef bint step_plan(pool_t* pool, const move_t* move, step_t* step) noexcept nog
 # Order
 
 cdef int step_order(pool_t* pool, const move_t* move, const step_t* step, bint* ready) noexcept nogil:
-    """Put the home behind all that uses the block, and behind what its target waits for, if that can be done."""
+    """Put the home behind what the target waits for, and behind all that uses the block, if that can be done."""
     cdef owners_t users
     cdef wanting_t wanting
-    cdef view_t view
     cdef const use_t* use
+    cdef view_t view
     cdef uint32_t batch
-    cdef bint free
-    cdef int status = stream_is_open(pool, step.home, ready)
+    cdef bint is_free
+    cdef int status = home_is_open(pool, step, ready)
     if status != STATUS_OK or not ready[0]:
         return status
     status = enter_lock(pool)
     if status != STATUS_OK:
         return status
     order_view(&pool.order, step.home, &view)
-    free = layout_is_free(pool, move.target, move.needs, &view, &wanting)
-    use = uses_find(&pool.uses, <size_t>step.source - pool.base)
+    is_free = layout_is_free(pool, move.target, move.needs, &view, &wanting)
+    use = uses_find(&pool.uses, <size_t>move.source * MID_UNIT)
     memset(&users, 0, sizeof(users))
     if use != NULL:
         users = use.owners
     batch = pool.order.batch
     leave_lock(pool)
-    ready[0] = free and (wanting.count == 0 or pool.reuse == REUSE_WAIT)
-    if ready[0]:
-        status = follow_all(pool, step.home, &wanting.owners, wanting.batch, ready)
+    ready[0] = is_free
+    if is_free and wanting.count != 0:
+        status = follow_owners(pool, step.home, &wanting, ready)
     if status == STATUS_OK and ready[0]:
-        status = follow_all(pool, step.home, &users, batch, ready)
+        status = follow_users(pool, step, &users, batch, ready)
+    return status
+
+
+cdef int home_is_open(pool_t* pool, const step_t* step, bint* is_open) noexcept nogil:
+    cdef int status = stream_is_open(pool, step.home, is_open)
+    if status == STATUS_OK and not is_open[0]:
+        refuse(pool, step.record)
+    return status
+
+
+cdef int follow_owners(pool_t* pool, owner_t home, const wanting_t* wanting, bint* ready) noexcept nogil:
+    """Put the home behind those who freed the target, if the pool may; else their work has to be over."""
+    cdef int status = STATUS_OK
+    if pool.reuse == REUSE_WAIT:
+        status = follow_all(pool, home, &wanting.owners, wanting.batch, ready)
+    else:
+        ready[0] = False
+    return STATUS_WOULD_WAIT if status == STATUS_OK and not ready[0] else status
+
+
+cdef int follow_users(pool_t* pool, const step_t* step, const owners_t* users, uint32_t batch,
+                      bint* ready) noexcept nogil:
+    cdef int status = follow_all(pool, step.home, users, batch, ready)
+    if status == STATUS_OK and not ready[0]:
+        refuse(pool, step.record)
     return status
 
 
@@ -116,6 +142,16 @@ cdef int follow_all(pool_t* pool, owner_t home, const owners_t* owners, uint32_t
         if status == STATUS_OK and ready[0] and owners_has(owners, <owner_t>owner):
             status = get_behind(pool, home, <owner_t>owner, batch, ready)
     return status
+
+
+cdef void refuse(pool_t* pool, uint32_t record) noexcept nogil:
+    """Leave a block alone for the rest of the pass."""
+    cdef movable_t* found
+    if enter_lock(pool) == STATUS_OK:
+        found = movables_find(&pool.movables, record)
+        if found != NULL:
+            found.refused = <uint32_t>pool.defrag.count
+        leave_lock(pool)
 
 
 # The move
@@ -173,7 +209,7 @@ cdef int leave_source(pool_t* pool, const step_t* step) noexcept nogil:
 
     The entry of the uses is taken out before another is added, so that needs no host memory.
     """
-    cdef size_t from_ = <size_t>step.source - pool.base, to = <size_t>step.target - pool.base
+    cdef size_t from_ = pool_offset(pool, step.source), to = pool_offset(pool, step.target)
     cdef const use_t* found = uses_find(&pool.uses, from_)
     cdef use_t use
     cdef place_t place

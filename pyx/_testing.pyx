@@ -415,6 +415,7 @@ cdef class Segment:
     def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False):
         cdef settings_t plain
         cdef size_t* sizes = plain_sizes(settings.size_classes)
+        plain.span = 0
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -423,6 +424,7 @@ cdef class Segment:
         plain.classes = len(settings.size_classes)
         plain.colouring = colouring
         plain.good_fit = good_fit
+        plain.page_shift = 0
         cdef int made = segment_init(&self.segment, address, size, &plain)
         free(sizes)
         if not made:
@@ -867,7 +869,7 @@ cdef const char* load_check(const load_t* load) noexcept nogil:
     segment_highs(segment, &used_high, &requested_high)
     if total.requested != load.requested or total.allocs - total.frees != load.allocs - load.frees:
         return b"load: the pool's counters differ from the sum of the live blocks"
-    if not total.requested <= total.used <= used_high <= load.pool.reserved:
+    if not total.requested <= total.used <= used_high <= load.pool.reserved_high:
         return b"load: not requested <= used <= used_high <= reserved"
     return NULL
 

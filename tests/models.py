@@ -66,6 +66,9 @@ class CheckedPool(cp.Pool):
     def forget_stream(self, *args):
         self.checked(super().forget_stream, *args)
 
+    def trim(self, *args):
+        return self.checked(super().trim, *args)
+
     def checked(self, method, *args, **kwargs):
         try:
             return method(*args, **kwargs)
@@ -448,6 +451,14 @@ REUSE = ["wait", "query", "never"]
 # Blocks of a size, and a pool that a few of them fill: from slabs, the mid tier and the buddy tier.
 SIZES = [(100, 8 << 10), (20_000, 100_000), (3 << 20, 12 << 20)]
 
+# Pools whose pages move: on devices with pages of 4 KiB and of 2 MiB, the latter with a buddy tier, too.
+VIRTUAL_POOLS = {
+    "virtual": ("1MiB", {"backing": "virtual"}),
+    "virtual_no_slabs": ("1MiB", {"backing": "virtual", "slab_max": 0}),
+    "virtual_textbook": ("4MiB", {"backing": "virtual", "mid_max": "300KiB"}),
+    "virtual_no_mid": ("1MiB", {"backing": "virtual", "mid_max": 0, "min_block": 1024}),
+    "virtual_1000031": (1_000_031, {"backing": "virtual"}),
+}
 POOLS = {
     "defaults": ("4MiB", {}),
     "textbook": ("4MiB", {"mid_max": "1MiB"}),
@@ -466,3 +477,17 @@ POOLS = {
     "bytes_1000192": (1_000_192, {"min_block": 4096}),
     "large_blocks": ("3MiB", {"min_block": "1MiB", "mid_max": 0, "slab_max": 300}),
 }
+
+# The same of pools that grow.
+GROWING = {
+    "grows": ("64KiB", {"max_capacity": "6MiB"}),
+    "grows_a_lot": (256, {"max_capacity": "12MiB", "slab_max": "4KiB"}),
+    "grows_textbook": ("1MiB", {"max_capacity": "7MiB", "mid_max": "256KiB"}),
+    "grows_no_mid": ("1MiB", {"max_capacity": "5MiB", "mid_max": 0}),
+    "grows_no_slabs": ("512KiB", {"max_capacity": "4MiB", "slab_max": 0}),
+    "grows_and_shrinks": ("256KiB", {"max_capacity": "8MiB", "release_threshold": "512KiB"}),
+    "grows_to_1024": (256, {"max_capacity": 1024, "min_block": 256, "mid_max": 0}),
+    "grows_to_1000031": (100_003, {"max_capacity": 1_000_031}),
+    "grows_with_large_slots": ("300KiB", {"max_capacity": "6MiB", "slab_max": "1MiB", "min_block": 1024}),
+}
+GROWING = {name: (capacity, {"growth": "dynamic", **settings}) for name, (capacity, settings) in GROWING.items()}

@@ -18,6 +18,12 @@ from .models import POOLS, REUSE, comparable, effort
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
+@pytest.fixture
+def backing():
+    """Blocks are moved where pages cannot be."""
+    return "malloc"
+
+
 def address_of(block):
     with block.pin() as ptr:
         return ptr

@@ -13,9 +13,9 @@ def add_to(commands):
         description="Replay a trace against a pool; report what the pool needed, and its speed beside libc's malloc.")
     parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
     parser.add_argument("--capacity", metavar="SIZE", type=output.size,
-                        help="what the pool may hold; 1.25 times the trace's peak by default")
+                        help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
-    parser.add_argument("--growth", default="static", help="how the pool grows (default: static)")
+    parser.add_argument("--growth", default="static", help="static (default), or dynamic: it begins with 2 MiB")
     output.add_streams(parser)
     parser.add_argument("--device", metavar="sim|N", type=_device, default="sim",
                         help="the simulated device (default) or a CUDA ordinal")
@@ -76,7 +76,9 @@ def _streams_text(values):
 
 
 def _rule(values):
-    return "1.25 x peak live" if values["capacity"] >= values["peak_live"] * 1.25 else "the most that a pool can hold"
+    factor = 1.25 if values["growth"] == "static" else 2
+    return f"{factor} x peak live" if values["capacity"] >= values["peak_live"] * factor else (
+        "the most that a pool can hold")
 
 
 def _add_outcome(summary, values, failed):
