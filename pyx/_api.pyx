@@ -217,7 +217,7 @@ cdef class Pool:
                 with nogil:
                     status = pool_free(self.handle, <void*>address)
             status_raise(self.handle, status, 0, address)
-        elif get_flag(&self.handle.release.due):
+        elif get_flag(&self.handle.release_due):
             release(self)
 
     @cython.binding(False)
@@ -254,7 +254,7 @@ cdef class Pool:
                 with nogil:
                     status = pool_free_async_as(self.handle, <void*>address, &on)
             status_raise(self.handle, status, 0, address)
-        elif get_flag(&self.handle.release.due):
+        elif get_flag(&self.handle.release_due):
             release(self)
 
     def record_use(self, ptr, stream):

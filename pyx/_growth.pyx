@@ -19,7 +19,7 @@ from cuda_pool._relaxed cimport set_flag, set_size
 from cuda_pool._segment cimport segment_boundary, segment_highs, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done
 from cuda_pool._state cimport (
-    MARK_SHARE, RELEASE_NEVER, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
+    MARK_SHARE, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
 from cuda_pool._status cimport (
     STATUS_OK, STATUS_OUT_OF_MEMORY, status_code)
 
@@ -300,12 +300,12 @@ cdef size_t idle_bytes(pool_t* pool) noexcept nogil:
 # By itself
 
 cdef void release_note(pool_t* pool) noexcept nogil:
-    if pool.release.threshold == RELEASE_NEVER or free_in_blocks(pool) <= pool.release.threshold:
+    if free_in_blocks(pool) <= pool.release.threshold:
         return
     if pool.release.pause != 0:
         pool.release.pause -= 1
     else:
-        set_flag(&pool.release.due, True)
+        set_flag(&pool.release_due, True)
 
 
 cdef size_t free_in_blocks(const pool_t* pool) noexcept nogil:
@@ -320,7 +320,7 @@ cdef int release_run(pool_t* pool) noexcept nogil:
     """After a try in vain more and more frees pass before the next one."""
     cdef size_t returned = 0, free
     cdef int status = see_what_is_done(pool)
-    set_flag(&pool.release.due, False)
+    set_flag(&pool.release_due, False)
     while status == STATUS_OK and may_call(pool, NOBODY):
         enter_all(pool)
         free = free_in_blocks(pool)
