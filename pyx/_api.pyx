@@ -418,8 +418,7 @@ cdef class Pool:
 
         Completes first what is known to be done: frees whose work is over, and slabs without a used slot. A region with
         pending work stays; trim does not wait for it, though cudaFree, where it is called, waits for the device by
-        itself. The largest region that may go is the first to go, and of several the one with the highest place. A
-        static pool keeps its region. During a capture nothing is given back.
+        itself. A static pool keeps its region. During a capture nothing is given back.
 
         Parameters
         ----------
