@@ -1,9 +1,11 @@
+from os import PathLike
 from types import TracebackType
 from typing import Iterable, Literal, Protocol, SupportsFloat, SupportsIndex, TypeAlias, type_check_only
 
 from ._buffer import Buffer
 from ._capture import Capture
 from ._driver import Device
+from .profile import Profile
 from .settings import Settings
 from .stats import PoolStats
 
@@ -11,6 +13,7 @@ from .stats import PoolStats
 class _CudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
+_Path: TypeAlias = str | PathLike[str]
 _Size: TypeAlias = SupportsIndex | str
 _Stream: TypeAlias = SupportsIndex | _CudaStream
 
@@ -20,11 +23,12 @@ SUPPORTED: dict[str, tuple[str | None, ...]]
 
 class Pool:
     def __init__(self, capacity: _Size | SupportsFloat = 0.75, device: SupportsIndex | Device = 0,
-                 backing: Literal["malloc"] = "malloc", growth: Literal["static"] = "static",
+                 backing: Literal["malloc"] = "malloc", growth: Literal["static", "predictive"] = "static",
                  max_capacity: None = None, slab_max: _Size | None = None, mid_max: _Size | None = None,
                  min_block: _Size | None = None, size_classes: _Size | Iterable[_Size] | None = None,
-                 headroom: float = 0.15, profile: None = None, debug: bool = False, scrub: bool = False,
-                 trace: None = None, *, reuse: Literal["wait", "query", "never"] = "wait") -> None: ...
+                 headroom: float = 0.15, profile: Profile | _Path | None = None, debug: bool = False,
+                 scrub: bool = False, trace: None = None, *,
+                 reuse: Literal["wait", "query", "never"] = "wait") -> None: ...
     def alloc(self, nbytes: _Size, stream: _Stream = 0, *, alignment: _Size = 256) -> int: ...
     def free(self, ptr: SupportsIndex) -> None: ...
     def free_async(self, ptr: SupportsIndex, stream: _Stream = 0) -> None: ...
@@ -36,6 +40,7 @@ class Pool:
     def size_of(self, ptr: SupportsIndex) -> int: ...
     def owns(self, ptr: SupportsIndex) -> bool: ...
     def stats(self) -> PoolStats: ...
+    def save_profile(self, path: _Path) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
     @property

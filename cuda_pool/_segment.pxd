@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t
 
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._heap cimport heap_t, tally_enter, tally_leave, tally_t
+from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._relaxed cimport get_size
@@ -74,6 +75,7 @@ ctypedef struct segment_t:
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
+    learn_t* learn                  # what is learned, or NULL: nothing is
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
 # Give all memory back but what is looked at without a lock, which is zeros from here on.
@@ -93,6 +95,13 @@ cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, s
                              size_t* used) noexcept nogil
 # Make room in the tables for an owner.
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
+# The same for a stream, which is expected to need what the plan says of the next one, if there is a plan.
+cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil
+# Make slabs ready until the owner's class has `slots` of them, as far as there is room; False where that ended it. All
+# locks are held.
+cdef bint segment_prepare(segment_t* segment, owner_t owner, int size_class, size_t slots) noexcept nogil
+# The same for all classes and what is expected.
+cdef void segment_prepare_all(segment_t* segment, owner_t owner) noexcept nogil
 # Serve what segment_alloc() could not, from other owners' memory where the view allows it. Nothing else is empty then:
 # slabs without a used slot are returned first.
 cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
@@ -125,6 +134,8 @@ cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
 cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
+# Let an empty slab that its owner has no use for now be ready, if it is expected to be needed again; else return it.
+cdef void segment_shed_slab(segment_t* segment, uint32_t slab) noexcept nogil
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil
 # Find the live block that a granule's tag names; of a slab, the slot at `offset`. False when it is not live.
 cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,
@@ -158,6 +169,8 @@ cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept 
     cdef tally_t* tally = &segment.slabs.heap[place.owner].tally
     if place.tier != TIER_SLAB:
         tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
+        if segment.learn != NULL:
+            learn_leave(segment.learn, place.used)
     tally_leave(tally, place.used, place.requested)
 
 
@@ -242,4 +255,4 @@ cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t 
     if batch != 0:
         note_batch(segment, place, batch)
     if slab_return(&segment.slabs, place.index, place.slot):
-        segment_drop_slab(segment, place.index)
+        segment_shed_slab(segment, place.index)

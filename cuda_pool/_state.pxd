@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
+from cuda_pool._learn cimport learn_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
@@ -77,6 +78,7 @@ ctypedef struct pool_t:
     bint closed
     int heaps_held                  # by enter()
     segment_t segment
+    learn_t learn
     size_t oom_count
     leaving_t* leaving
     order_t order

@@ -17,7 +17,7 @@ from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
     pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_find_stream,
     pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed,
-    pool_mem_info, pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_size_of, pool_stats_t,
+    pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_record_use_as, pool_size_of, pool_stats_t,
     pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
@@ -26,8 +26,9 @@ from cuda_pool._status cimport (
 from cuda_pool._stream cimport Streams, stream_handle
 
 from cuda_pool.errors import OutOfMemoryError
+from cuda_pool.profile import as_profile
 from cuda_pool.settings import ALIGNMENT, require_capacity, resolve
-from cuda_pool.sizes import is_index, parse_size, shown
+from cuda_pool.sizes import format_size, is_index, parse_size, shown
 from cuda_pool.stats import PoolStats, TierStats
 
 cdef extern from "Python.h":
@@ -42,11 +43,11 @@ cdef enum:
 # Compared by identity: CPython keeps one object for each of these ints, and any other object is converted.
 cdef object DEFAULT_STREAM = 0
 cdef object DEFAULT_ALIGNMENT = ALIGNMENT
+cdef object DEFAULT_CAPACITY = 0.75
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc",), "growth": ("static",), "max_capacity": (None,), "profile": (None,),
-             "trace": (None,)}
+SUPPORTED = {"backing": ("malloc",), "growth": ("static", "predictive"), "max_capacity": (None,), "trace": (None,)}
 
 cdef dict regions = {}          # of every open pool: address of its pool_t -> (driver, device, first byte, end)
 
@@ -59,14 +60,16 @@ cdef class Pool:
 
     Parameters
     ----------
-    capacity : float, int or str
-        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory.
+    capacity : float, int or str, default 0.75
+        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory. Where it is
+        left out and a profile is given, the pool takes what the profile needs and `headroom` more.
     device : int or Device, default 0
         CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
     backing : {"malloc"}
         Where the memory comes from: one region from cudaMalloc.
-    growth : {"static"}
-        The whole capacity is taken at once.
+    growth : {"static", "predictive"}
+        The whole capacity is taken at once. A predictive pool also learns, period after period, how many slots of each
+        size class are in use at the same time, and keeps and prepares slabs for that.
     max_capacity : None
         For growing pools; a static pool has its capacity.
     slab_max, mid_max, min_block : int or str, optional
@@ -76,9 +79,12 @@ cdef class Pool:
         Smallest slot of the usual classes (64, 128 or 256 bytes), or every class by hand; one class makes a pool of
         fixed-size blocks.
     headroom : float, default 0.15
-        For predictive growth, from 0 to 1; not used by a static pool.
-    profile, trace : None
-        For predictive growth and for recording.
+        What a predictive pool takes above the peak of its profile, as a share of that: from 0 to 1. From 0.1 to 0.2 is
+        enough for most programs.
+    profile : Profile, str or os.PathLike, optional
+        For predictive growth: what an earlier run needed (``save_profile``), or the path of it.
+    trace : None
+        For recording.
     reuse : {"wait", "query", "never"}
         When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
         that stream; once its work is seen to be over; or when nothing else is left.
@@ -90,7 +96,9 @@ cdef class Pool:
     Raises
     ------
     OutOfMemoryError
-        The device does not have the capacity.
+        The device does not have the capacity; where a profile asks for it, the message says how much is lacking.
+    ProfileError
+        The file at `profile` is damaged, or no profile.
     DeviceUnavailableError
         There is no usable device of that ordinal.
     ValueError
@@ -107,9 +115,9 @@ cdef class Pool:
         self.streams = Streams.__new__(Streams)
         self.streams.pool = self.handle
 
-    def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
-                 mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
-                 scrub=False, trace=None, *, reuse="wait"):
+    def __init__(self, capacity=DEFAULT_CAPACITY, device=0, backing="malloc", growth="static", max_capacity=None,
+                 slab_max=None, mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None,
+                 debug=False, scrub=False, trace=None, *, reuse="wait"):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
@@ -122,17 +130,27 @@ cdef class Pool:
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
                   headroom, profile, debug, scrub, trace, reuse) except -1:
-        _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, profile=profile, trace=trace)
+        _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, trace=trace)
         _require_share("headroom", headroom)
+        profile = _profile(profile, growth)
         if not isinstance(reuse, str) or reuse not in REUSE:
             raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
-        nbytes = _capacity(capacity, chosen)
+        if profile is not None and capacity is DEFAULT_CAPACITY:
+            nbytes = _needed(profile, headroom, chosen)
+        else:
+            nbytes = _capacity(capacity, chosen)
         settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
         self.debug = debug
         self.device = chosen
         self.settings = settings
         open_region(self, chosen, nbytes, settings, scrub, REUSE.index(reuse))
+        if growth == "predictive":
+            try:
+                predict(self, [] if profile is None else profile.slots_for(settings.size_classes))
+            except BaseException:
+                self.close()
+                raise
         self.legacy = pool_find_stream(self.handle, NULL)
         return 0
 
@@ -394,6 +412,27 @@ cdef class Pool:
             upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]), mid=tier_stats(now.tier[TIER_MID]),
             buddy=tier_stats(now.tier[TIER_BUDDY]))
 
+    def save_profile(self, path):
+        """Write what the pool has needed so far, for the pool of a later run to start with (`profile`).
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            JSON; with a name that ends in ``.gz`` it is compressed. What had the name before stays until the new file
+            is whole.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        ValueError
+            The pool is closed.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
+        from cuda_pool._profile import profile_of       # which needs this module
+        profile_of(self).save(path)
+
     def check(self):
         """Assert every invariant of the pool.
 
@@ -542,6 +581,28 @@ def _capacity(capacity, device):
     return nbytes
 
 
+def _profile(profile, growth):
+    """Return the Profile for the profile argument of Pool, or None."""
+    if profile is None:
+        return None
+    if growth != "predictive":
+        raise ValueError(f"profile is for growth='predictive', got growth={shown(growth)}")
+    return as_profile(profile)
+
+
+def _needed(profile, headroom, device):
+    """Return the bytes that a profile asks for, if the device has them."""
+    nbytes = profile.capacity(headroom)
+    require_capacity(nbytes)
+    available = device.mem_info()[0]
+    if nbytes > available:
+        raise OutOfMemoryError(nbytes, available, available, 0, nbytes, hint=(
+            f"the profile's peak of {format_size(profile.peak_used)} and headroom {headroom:g} of it are "
+            f"{format_size(nbytes - available)} more than the device has free: give the pool a smaller capacity or "
+            "less headroom, or free memory of the device"))
+    return nbytes
+
+
 def _require_supported(**arguments):
     for name, value in arguments.items():
         # The type first: an array that is compared has no truth value.
@@ -586,6 +647,24 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, nbytes)
     status_raise(pool.handle, status, nbytes, 0)
     return remember(pool)
+
+
+cdef int predict(Pool pool, list streams) except -1:
+    """Let the pool learn, from a plan on: slots by stream and size class."""
+    cdef int classes = len(pool.settings.size_classes), status, at = 0
+    cdef size_t* plan = <size_t*>malloc((len(streams) * classes + 1) * sizeof(size_t))
+    if plan == NULL:
+        raise MemoryError("the host has no memory left for a plan")
+    try:
+        for slots in streams:
+            for count in slots:
+                plan[at] = count
+                at += 1
+        with nogil:
+            status = pool_predict(pool.handle, plan, at // max(classes, 1), classes)
+    finally:
+        free(plan)
+    return status_raise(pool.handle, status, 0, 0)
 
 
 cdef int remember(Pool pool) except -1:

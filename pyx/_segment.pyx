@@ -10,6 +10,7 @@ from cuda_pool._buddy cimport (
     buddy_release, buddy_rename)
 from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
+from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note, learn_t
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
     mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
@@ -18,9 +19,10 @@ from cuda_pool._owner cimport NOBODY, batch_within, view_allows
 from cuda_pool._relaxed cimport set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
-    NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_class,
-    slabs_close, slabs_destroy, slabs_empty, slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass_on,
-    slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+    NO_SLAB, SLAB_BYTES_MAX, demand_of, slab_activate, slab_has_allowed, slab_lists_t, slab_shelve, slab_slot, slab_t,
+    slab_take, slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
+    slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready, slabs_unmake,
+    slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -108,6 +110,8 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
 
 cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, size_t requested) noexcept nogil:
     tally_enter(tally, used, requested)
+    if segment.learn != NULL:
+        learn_enter(segment.learn, used)
     segment_note_highs(segment)
 
 
@@ -115,6 +119,8 @@ cdef void segment_note_highs(segment_t* segment) noexcept nogil:
     cdef tally_t total = segment_total(segment)
     segment.used_high = max(segment.used_high, total.used)
     segment.requested_high = max(segment.requested_high, total.requested)
+    if segment.learn != NULL:
+        learn_note(segment.learn, total.used, total.allocs)
 
 
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
@@ -122,6 +128,20 @@ cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
     segment.mid.owners = owners
     segment.buddy.owners = owners
     segment.slabs.owners = owners
+
+
+cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil:
+    cdef learn_t* learn = segment.learn
+    cdef const size_t* slots
+    cdef int index
+    segment_admit(segment, owner)
+    if learn == NULL or learn.planned >= learn.plan_streams:
+        return
+    slots = &learn.plan[learn.planned * learn.plan_classes]
+    for index in range(learn.plan_classes):
+        demand_of(&segment.slabs, owner, index).expected = slots[index]
+    learn.planned += 1
+    segment_prepare_all(segment, owner)
 
 
 cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
@@ -228,6 +248,7 @@ cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, ow
                            owner_t slabs_to) noexcept nogil:
     cdef uint32_t index
     reclaim(segment, owner)
+    slabs_forget(&segment.slabs, owner)
     mid_pass_on(&segment.mid, owner, limit, to, batch)
     buddy_pass_on(&segment.buddy, owner, limit, to, batch)
     mid_rename(&segment.mid, owner, to, batch)
@@ -353,7 +374,7 @@ cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner
     if batch != 0:
         note_batch(segment, place, batch)
     if slot_release(&segment.slabs, place.index, place.slot):
-        segment_drop_slab(segment, place.index)
+        segment_shed_slab(segment, place.index)
 
 
 cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil:
@@ -379,11 +400,24 @@ cdef int alloc_slot(segment_t* segment, owner_t owner, const view_t* view, size_
         return STATUS_OUT_OF_MEMORY
     slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
     if slab == NO_SLAB:
-        status = grow_class(segment, owner, view, size_class, &slab)
+        status = next_slab(segment, owner, view, size_class, &slab)
         if status != STATUS_OK:
             return status
     take_slot(segment, size_class, slab, nbytes, offset, used)
     return STATUS_OK
+
+
+cdef int next_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class,
+                   uint32_t* slab) noexcept nogil:
+    """Take a ready slab in use, or else a new one."""
+    cdef int status = STATUS_OK
+    follow(segment)
+    slab[0] = slabs_ready(slabs_of(&segment.slabs, owner, size_class))
+    if slab[0] == NO_SLAB:
+        status = grow_class(segment, owner, view, size_class, slab)
+    if status == STATUS_OK:
+        slab_activate(&segment.slabs, slab[0])
+    return status
 
 
 cdef int borrow_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
@@ -471,7 +505,7 @@ cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int s
                     uint32_t* slab) noexcept nogil:
     """Make a slab of the size that demand asks for or, where there is no room, of half that, and so on."""
     cdef size_t size = segment.slabs.size_class[size_class].size
-    cdef size_t wanted = slabs_wanted(&segment.slabs, owner, size_class)
+    cdef size_t wanted = max(slabs_wanted(&segment.slabs, owner, size_class), bytes_ahead(segment, owner, size_class))
     cdef int status = STATUS_OUT_OF_MEMORY
     while status == STATUS_OUT_OF_MEMORY and wanted >= size:
         status = make_slab(segment, owner, view, size_class, round_up(wanted, segment.granule), slab)
@@ -512,6 +546,17 @@ cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int si
     return STATUS_OK
 
 
+cdef void segment_shed_slab(segment_t* segment, uint32_t index) noexcept nogil:
+    cdef const slab_t* slab = &segment.slabs.slab[index]
+    cdef const demand_t* demand = demand_of(&segment.slabs, slab.owner, slab.size_class)
+    follow(segment)
+    if (predicts(segment) and not segment.learn.short_of
+            and demand.active - slab.slots + demand.ready < demand_target(demand)):
+        slab_shelve(&segment.slabs, index)
+    else:
+        segment_drop_slab(segment, index)
+
+
 cdef void segment_drop_slab(segment_t* segment, uint32_t index) noexcept nogil:
     cdef slab_t slab = segment.slabs.slab[index]
     slabs_unmake(&segment.slabs, index)
@@ -534,6 +579,79 @@ cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t ta
     cdef size_t at
     for at in range(offset >> segment.granule_shift, (offset + nbytes) >> segment.granule_shift):
         set_u32(&segment.tag[at], tag)
+
+
+# What is expected
+
+cdef inline bint predicts(const segment_t* segment) noexcept nogil:
+    return segment.learn != NULL and segment.learn.predicts
+
+
+cdef void follow(segment_t* segment) noexcept nogil:
+    """Look at what is expected once in a period: return what will not be needed, make ready what will.
+
+    After a shortage nothing is made ready until a whole period is over.
+    """
+    cdef learn_t* learn = segment.learn
+    cdef int owner
+    if learn == NULL or learn.periods == segment.slabs.passed:
+        return
+    slabs_pass(&segment.slabs, learn.periods)
+    if not learn.predicts:
+        return
+    drop_surplus(segment)
+    if not learn.short_of or learn.periods - learn.shortage > 1:
+        learn.short_of = False
+        for owner in range(segment.slabs.owners):
+            segment_prepare_all(segment, <owner_t>owner)
+
+
+cdef void drop_surplus(segment_t* segment) noexcept nogil:
+    """Return the ready slabs that nobody is expected to need."""
+    cdef int owner, index
+    cdef const demand_t* demand
+    cdef uint32_t slab
+    for owner in range(segment.slabs.owners):
+        for index in range(segment.slabs.classes):
+            demand = demand_of(&segment.slabs, <owner_t>owner, index)
+            slab = slabs_ready(slabs_of(&segment.slabs, <owner_t>owner, index))
+            while slab != NO_SLAB and demand.active + demand.ready - segment.slabs.slab[slab].slots >= (
+                    demand_target(demand)):
+                segment_drop_slab(segment, slab)
+                slab = slabs_ready(slabs_of(&segment.slabs, <owner_t>owner, index))
+
+
+cdef void segment_prepare_all(segment_t* segment, owner_t owner) noexcept nogil:
+    cdef int index
+    for index in range(segment.slabs.classes):
+        if not segment_prepare(segment, owner, index, demand_target(demand_of(&segment.slabs, owner, index))):
+            return
+
+
+cdef bint segment_prepare(segment_t* segment, owner_t owner, int size_class, size_t slots) noexcept nogil:
+    cdef const demand_t* demand = demand_of(&segment.slabs, owner, size_class)
+    cdef size_t nbytes
+    cdef uint32_t slab
+    while demand.active + demand.ready < slots:
+        nbytes = bytes_for(segment, size_class, slots - demand.active - demand.ready)
+        if make_slab(segment, owner, NULL, size_class, nbytes, &slab) != STATUS_OK:
+            return False
+    return True
+
+
+cdef inline size_t bytes_for(const segment_t* segment, int size_class, size_t slots) noexcept nogil:
+    """Bytes of one slab, of as many as are needed, for some slots."""
+    cdef size_t size = segment.slabs.size_class[size_class].size
+    return round_up(max(size, min(slots * size, <size_t>SLAB_BYTES_MAX)), segment.granule)
+
+
+cdef inline size_t bytes_ahead(const segment_t* segment, owner_t owner, int size_class) noexcept nogil:
+    """Bytes of a slab that leaves the class with what is expected, or 0."""
+    cdef const demand_t* demand = demand_of(&segment.slabs, owner, size_class)
+    cdef size_t target = demand_target(demand)
+    if not predicts(segment) or target <= demand.active + demand.ready:
+        return 0
+    return bytes_for(segment, size_class, target - demand.active - demand.ready)
 
 
 # Mid tier
@@ -710,11 +828,24 @@ cdef bint reclaim(segment_t* segment, owner_t owner) noexcept nogil:
     cdef uint32_t slab
     cdef int index
     for index in range(segment.slabs.classes):
+        any = drop_ready(segment, slabs_of(&segment.slabs, owner, index)) or any
         slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
         if slab != NO_SLAB:
             segment_drop_slab(segment, slab)
             any = True
     return any
+
+
+cdef bint drop_ready(segment_t* segment, const slab_lists_t* lists) noexcept nogil:
+    """Return the ready slabs of a class for want of memory, and do not make any for a while."""
+    if slabs_ready(lists) == NO_SLAB:
+        return False
+    while slabs_ready(lists) != NO_SLAB:
+        segment_drop_slab(segment, slabs_ready(lists))
+    if segment.learn != NULL:
+        segment.learn.short_of = True
+        segment.learn.shortage = segment.learn.periods
+    return True
 
 
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil:

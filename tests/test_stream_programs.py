@@ -330,13 +330,15 @@ def distinct(kinds):
 
 
 PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(POOLS)), "seed": st.sampled_from([None, 0, 1, 2, 3]),
+            "growth": st.sampled_from(["static", "predictive"]),
             "kinds": st.lists(st.sampled_from(KINDS), min_size=2, max_size=4)
             .map(distinct).filter(lambda kinds: len(kinds) > 1)}
 
 
-def run_program(workers, steps, name, seed, kinds, pool_settings, prepare=lambda pool: None):
+def run_program(workers, steps, name, seed, kinds, growth, pool_settings, prepare=lambda pool: None):
     capacity, more = POOLS[name]
-    with sim.Device("16MiB", seed=seed) as device, cp.Pool(capacity, device=device, **more, **pool_settings) as pool:
+    with sim.Device("16MiB", seed=seed) as device, cp.Pool(
+            capacity, device=device, growth=growth, **more, **pool_settings) as pool:
         prepare(pool)
         program = Program(workers, device, pool, kinds)
         program.run(steps)
@@ -349,8 +351,8 @@ def test_programs_do_not_race_and_keep_their_data(workers, reuse):
 
     @effort(350)
     @given(**PROGRAMS)
-    def try_one(steps, name, seed, kinds):
-        run_program(workers, steps, name, seed, kinds, {"reuse": reuse}).verify()
+    def try_one(steps, name, seed, kinds, growth):
+        run_program(workers, steps, name, seed, kinds, growth, {"reuse": reuse}).verify()
 
     try_one()
 
@@ -362,8 +364,8 @@ def test_the_same_programs_race_when_dependencies_are_ignored(workers, reuse):
 
     @settings(effort(40), derandomize=True, database=None, phases=[Phase.generate])
     @given(**PROGRAMS)
-    def try_one(steps, name, seed, kinds):
-        program = run_program(workers, steps, name, seed, kinds, {"reuse": reuse}, _testing.ignore_streams)
+    def try_one(steps, name, seed, kinds, growth):
+        program = run_program(workers, steps, name, seed, kinds, growth, {"reuse": reuse}, _testing.ignore_streams)
         outcomes.append(program.device.race_count > 0)
 
     try_one()
