@@ -8,6 +8,10 @@ from cuda_pool._state cimport leaving_t, pool_t
 # Each returns a status.
 cdef int ask_region(pool_t* pool) noexcept nogil
 cdef int ask_region_back(pool_t* pool) noexcept nogil
+cdef int ask_regions_back(pool_t* pool) noexcept nogil          # of a closed pool
+# One more region for a pool that is open, and one less.
+cdef int ask_more(pool_t* pool, size_t nbytes, void** start) noexcept nogil
+cdef int ask_less(pool_t* pool, void* start) noexcept nogil
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil
 # Wait for everything queued on a stream, or for all work of the device.
@@ -16,6 +20,8 @@ cdef int ask_device_done(pool_t* pool) noexcept nogil
 cdef int ask_stream_id(pool_t* pool, cudaStream_t stream, uint64_t* id) noexcept nogil
 # Is it safe to queue something there? An error of the question counts as no: another stream's capture may forbid it.
 cdef bint ask_is_open(pool_t* pool, cudaStream_t stream) noexcept nogil
+# Is everything done that was queued on a stream?
+cdef int ask_is_idle(pool_t* pool, cudaStream_t stream, bint* idle) noexcept nogil
 # Record an event, a spare one or a new one.
 cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexcept nogil
 cdef int ask_is_over(pool_t* pool, cudaEvent_t event, bint* over) noexcept nogil

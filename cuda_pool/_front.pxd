@@ -16,7 +16,7 @@ from cuda_pool._relaxed cimport get_flag, get_pointer, get_u16, get_u32, set_u32
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, place_t, segment_free, segment_slot_is_live, segment_take_slot)
 from cuda_pool._slab cimport slab_would_be_spare
-from cuda_pool._state cimport pool_t
+from cuda_pool._state cimport pool_address, pool_offset, pool_t
 
 
 cdef inline bint front_alloc(pool_t* pool, const stream_ref_t* stream, size_t nbytes, size_t alignment,
@@ -29,20 +29,20 @@ cdef inline bint front_alloc(pool_t* pool, const stream_ref_t* stream, size_t nb
         return False
     done = (is_named(pool, owner, stream) and nbytes != 0
             and segment_take_slot(&pool.segment, owner, nbytes, alignment, &offset, &used))
-    lock_release(&heap.lock)
     if done:
-        ptr[0] = <void*>(pool.base + offset)
+        ptr[0] = pool_address(pool, offset)
+    lock_release(&heap.lock)
     return done
 
 
 cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
     """Free a slot for anyone. Whose it is is looked up without a lock, and again with it."""
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef uint32_t tag
     cdef owner_t owner
     cdef heap_t* heap
     cdef bint done
-    if get_pointer(<void**>&pool.heaps) == NULL or offset >= pool.segment.size or pool.scrub:
+    if get_pointer(<void**>&pool.heaps) == NULL or offset >= pool.segment.span or pool.scrub:
         return False
     tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
     if tag & TAG_TIER != TIER_SLAB:
@@ -51,22 +51,20 @@ cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
     heap = front_enter(pool, owner)
     if heap == NULL:
         return False
-    done = free_slot(pool, owner, offset, 0)
+    done = free_slot(pool, owner, ptr, 0)
     lock_release(&heap.lock)
     return done
 
 
 cdef inline bint front_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a slot of the stream's own slabs in its order."""
-    cdef size_t offset = <size_t>ptr - pool.base
     cdef owner_t owner = glance(pool, stream)
-    cdef heap_t* heap
+    cdef heap_t* heap = front_enter(pool, owner)
     cdef bint done
-    heap = front_enter(pool, owner)
     if heap == NULL:
         return False
-    done = (offset < pool.segment.size and not pool.scrub and not pool.unordered and is_named(pool, owner, stream)
-            and not is_mark_due(pool, owner) and free_slot(pool, owner, offset, pool.order.batch))
+    done = (not pool.scrub and not pool.unordered and is_named(pool, owner, stream) and not is_mark_due(pool, owner)
+            and free_slot(pool, owner, ptr, pool.order.batch))
     if done and pool.order.stream[owner].freed != pool.order.batch:
         set_u32(&pool.order.stream[owner].freed, pool.order.batch)
     lock_release(&heap.lock)
@@ -111,11 +109,15 @@ cdef inline bint is_mark_due(const pool_t* pool, owner_t owner) noexcept nogil:
     return pool.heaps[owner].unmarked >= pool.mark_bytes and stream_can_vanish(&pool.order.stream[owner])
 
 
-cdef inline bint free_slot(pool_t* pool, owner_t owner, size_t offset, uint32_t batch) noexcept nogil:
+cdef inline bint free_slot(pool_t* pool, owner_t owner, const void* ptr, uint32_t batch) noexcept nogil:
     """Free a live slot of the owner's, of which nothing else is known and whose slab is not to be given back."""
-    cdef uint32_t tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
-    cdef uint32_t slab = tag >> TAG_INDEX_SHIFT
+    cdef size_t offset = pool_offset(pool, ptr)
+    cdef uint32_t tag, slab
     cdef place_t place
+    if offset >= pool.segment.span:
+        return False
+    tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
+    slab = tag >> TAG_INDEX_SHIFT
     if tag & TAG_TIER != TIER_SLAB or get_u16(&pool.segment.slabs.slab[slab].owner) != owner:
         return False
     if get_u32(&pool.uses.count) != 0 or get_pointer(<void**>&pool.leaving) != NULL:

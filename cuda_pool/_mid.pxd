@@ -20,14 +20,21 @@ cdef enum:                      # mid_state_t
     MID_USED                        # serves a request
     MID_HELD                        # freed, and not to be reused yet
     MID_SLAB                        # is cut into slots
+    MID_GAP                         # no memory: what lies between two regions, see _gap
+    MID_SHUT                        # a whole region that is about to become a gap
 
 # A free block is a node of its bin's trie; one that serves a request knows what was asked for.
 ctypedef struct mid_node_t:
     uint32_t parent
     uint32_t child[2]
 
+ctypedef struct mid_gap_t:
+    uint32_t next                   # gap above
+    uint32_t bias                   # of the region right above it: its address less its offset, in units
+
 ctypedef union mid_role_t:
     mid_node_t node
+    mid_gap_t gap
     uint64_t requested              # bytes
     uint32_t slab                   # index of the slab
 
@@ -59,6 +66,7 @@ ctypedef struct mid_t:
     uint32_t used
     uint32_t owned
     uint32_t first                  # block at `start`, NO_MID while the tier is empty
+    uint32_t gap                    # lowest gap, NO_MID where there is none
     int owners                      # owners from here on have nothing
     mid_bins_t* bins                # per owner
     mid_block_t* block              # records; an index is stable, the array may move
@@ -77,6 +85,8 @@ cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil               
 # NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it
 # anyhow.
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
+# The owner's free block that is [offset, offset + size), or NO_MID.
+cdef uint32_t mid_find_exact(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil
 # The same among the other owners' blocks that the view allows.
 cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t size, int align,
                                uint32_t bias) noexcept nogil
@@ -102,6 +112,9 @@ cdef void mid_extend(mid_t* mid, uint32_t size, owner_t owner, uint32_t batch) n
 cdef uint32_t mid_edge(const mid_t* mid, owner_t owner) noexcept nogil      # the owner's free units at start
 cdef uint32_t mid_allowed_edge(const mid_t* mid, const view_t* view) noexcept nogil        # those that are allowed
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
+# Cut a block in two at `offset`: the new upper part's index. Needs one reserved record.
+cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil
+cdef void mid_absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil        # merge a block with the one above it
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
 

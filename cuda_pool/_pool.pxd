@@ -24,18 +24,28 @@ ctypedef struct pool_stats_t:
     size_t alloc_count
     size_t free_count
     size_t oom_count
+    size_t grow_count
+    size_t trim_count
     tally_t tier[TIERS]
     size_t upstream[UPSTREAM_CALLS]
 
 # Make a closed pool of zeroed or any other memory.
 cdef void pool_init(pool_t* pool) noexcept nogil
 # Every function below may be called from any thread without the GIL; those that return an int return a status.
-cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, const settings_t* settings,
-                   bint scrub, reuse_t reuse) noexcept nogil
+cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, size_t capacity,
+                   const settings_t* settings, bint scrub, reuse_t reuse) noexcept nogil
 # Let an open pool keep and prepare slabs for what it learns, to begin with for `plan`: slots by stream, in the order in
 # which they appear, and size class.
 cdef int pool_predict(pool_t* pool, const size_t* plan, int streams, int classes) noexcept nogil
 cdef int pool_close(pool_t* pool) noexcept nogil
+# Give back whole regions that are free, as long as `keep` bytes are left; their bytes.
+cdef int pool_trim(pool_t* pool, size_t keep, size_t* returned) noexcept nogil
+# The same until so much was given back: what is free, and if that is not enough, all of it.
+cdef int pool_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil
+# Give memory back by itself while more than so many bytes are free outside slabs.
+cdef void pool_set_release(pool_t* pool, size_t threshold) noexcept nogil
+cdef void pool_release(pool_t* pool) noexcept nogil         # what a free found to be due
+cdef void pool_excuse(pool_t* pool) noexcept nogil          # an allocation that had failed succeeded after all
 cdef void pool_abandon(pool_t* pool) noexcept nogil     # close it, and leave its region to whom it belongs
 # Give back what a closed pool keeps for threads that call it nevertheless: when there can be none any more.
 cdef void pool_destroy(pool_t* pool) noexcept nogil

@@ -1,4 +1,4 @@
-"""A segment: one region from the driver, served by the three tiers in offsets from its start."""
+"""A segment: a region from the driver, or several, served by the three tiers in offsets from a common start."""
 
 from libc.stdint cimport uint32_t
 
@@ -15,6 +15,7 @@ from cuda_pool._status cimport STATUS_OK
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
+    size_t span                     # for regions to come: bytes of offsets, a multiple of REGION_PAGE; 0: there are none
     size_t mid_max                  # larger requests go to the buddy tier first
     size_t min_block                # unit of the buddy tier, a power of two
     size_t growth_step              # by which the mid tier grows while it can, a power of two
@@ -45,18 +46,21 @@ ctypedef struct place_t:
     size_t used                     # bytes
     size_t requested                # bytes
 
-# The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, size) and takes units
+# The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, span) and takes units
 # from the buddy tier's upper end. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
 # Invariants, asserted by segment_check():
 #   buddy.used units == live and held runs + slabs in runs + units above mid.start
-#   mid.used == live and held mid blocks + slabs in mid blocks
+#   mid.used == live and held mid blocks + slabs in mid blocks + gaps;  size + gaps == span
 #   held == sum over the blocks, runs and slots that are held
 #   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0
 #   each tally, those of the heaps included, is that of its live blocks;  requested <= used
 # One lock, the pool's, guards all but what the heaps' locks guard, see slab_t. With all of them held everything stands
 # still; the tags of slabs change only then.
 ctypedef struct segment_t:
-    size_t size                     # bytes, a multiple of MID_UNIT
+    size_t span                     # no offset is as large
+    size_t size                     # bytes of memory, a multiple of MID_UNIT
+    size_t size_high                # bytes: the most so far
+    int far_regions                 # those that do not start at offset 0
     size_t mid_max
     size_t min_block
     size_t growth_step
@@ -65,6 +69,7 @@ ctypedef struct segment_t:
     int min_block_shift
     uint32_t bias                   # the region's address in MID_UNITs, so that alignment is that of addresses
     size_t slot_alignment           # largest alignment that slots can have
+    size_t slot_alignment_max       # the same for a region that is aligned enough
     uint32_t* tag                   # per granule: index << 2 | tier_t, or 0
     size_t granules
     buddy_t buddy
@@ -136,6 +141,10 @@ cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t o
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
 # Let an empty slab that its owner has no use for now be ready, if it is expected to be needed again; else return it.
 cdef void segment_shed_slab(segment_t* segment, uint32_t slab) noexcept nogil
+# Return every owner's empty slabs.
+cdef void segment_reclaim(segment_t* segment) noexcept nogil
+# Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is free and the owner's.
+cdef bint segment_claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil
 # Find the live block that a granule's tag names; of a slab, the slot at `offset`. False when it is not live.
 cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offset, size_t* start,

@@ -12,6 +12,8 @@ cdef bint may_record(const stream_t* stream, bint is_caller) noexcept nogil
 cdef bint is_capturing(pool_t* pool) noexcept nogil
 # A capture can only use what nobody waits for, and no driver call can be made during it: see what is over before.
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil
+# See what is over of everything that is pending, and give it back to nobody; waits for nothing.
+cdef int see_what_is_done(pool_t* pool) noexcept nogil
 # Record an event behind what was freed on a stream so far.
 cdef int mark_stream(pool_t* pool, owner_t owner) noexcept nogil
 # Wait until all work of the device is done, and so all that is pending.

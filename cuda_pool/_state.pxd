@@ -9,6 +9,8 @@ from cuda_pool._learn cimport learn_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
+from cuda_pool._region cimport REGION_SHIFT, regions_find, regions_t
+from cuda_pool._relaxed cimport get_size
 from cuda_pool._segment cimport TIER_SLAB, place_t, segment_alloc, segment_find, segment_free, segment_t
 from cuda_pool._status cimport (
     STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
@@ -33,10 +35,16 @@ cdef enum:                      # upstream_t
     UPSTREAM_WAIT_EVENT
     UPSTREAM_GET_ID
     UPSTREAM_IS_CAPTURING
+    UPSTREAM_STREAM_QUERY
     UPSTREAM_CALLS
 
 # When memory that was freed on one stream goes to another one.
 ctypedef int reuse_t
+
+cdef const size_t RELEASE_NEVER
+
+cdef enum:
+    MARK_SHARE = 64                 # of the regions: so much freed on a stream that can vanish is worth an event
 
 cdef enum:                      # reuse_t
     REUSE_WAIT = 0                  # behind a wait that is put on the other stream
@@ -50,6 +58,13 @@ ctypedef struct leaving_t:
     size_t used                     # bytes
     leaving_t* next
 
+# When a pool gives memory back by itself.
+ctypedef struct release_t:
+    size_t threshold                # free bytes outside slabs; RELEASE_NEVER
+    uint32_t pause                  # frees to let pass before it is tried again
+    uint32_t next_pause             # after a try in vain
+    bint due                        # to be done by whoever sees it, without the locks
+
 # Locks, in the order in which they are taken; none but the first is held while the driver is called.
 #   slow    by calls that ask the driver about streams: keeps events and the identity of streams as they are meanwhile
 #   lock    guards every field from `closed` down, and the two upper tiers
@@ -57,10 +72,11 @@ ctypedef struct leaving_t:
 # The shortest paths hold one heap's lock alone (_front.pxd), or `lock` alone (blocks of the two upper tiers). Whatever
 # those read without `lock` or without their heap's lock changes only while all of them are held, by enter(): that is
 # who is which stream, captures, batches and `closed`. Words that may be read without any are written as in _relaxed.
-# Fields above `closed` are set once, by pool_open().
+# Fields above `closed` are set once, by pool_open(), other than those of regions, which come and go with all locks held.
 # Invariants, asserted by pool_check():
 #   requested <= used <= reserved <= capacity;  each is at most its high-water mark
 #   helds.bytes == segment.held
+#   the region at offset 0, if any, begins at base and has `first` bytes;  regions.size == segment.size
 ctypedef struct pool_t:
     lock_t lock
     const unsigned* forks           # forks between the first process and this one
@@ -69,9 +85,13 @@ ctypedef struct pool_t:
     int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
     reuse_t reuse
-    void* region                    # as cudaMalloc returned it
-    size_t reserved                 # bytes of the region
-    size_t base                     # its first address that is a multiple of MID_UNIT
+    void* region                    # the one that the pool opened with, as cudaMalloc returned it
+    size_t reserved                 # bytes of all regions
+    size_t base                     # address of offset 0
+    size_t first                    # bytes of the region that is there
+    regions_t regions
+    size_t capacity                 # bytes that it may hold
+    bint grows
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
     lock_t slow
     heap_t* heaps                   # those of the segment; NULL while the pool was never open
@@ -80,6 +100,10 @@ ctypedef struct pool_t:
     segment_t segment
     learn_t learn
     size_t oom_count
+    size_t reserved_high
+    size_t grow_count
+    size_t trim_count
+    release_t release
     leaving_t* leaving
     order_t order
     helds_t helds
@@ -113,6 +137,21 @@ cdef bint renew_batches_locked(pool_t* pool) noexcept nogil
 # Let nothing of an owner's be left, so that its record can be given back: to another stream, or to nobody.
 cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil
+
+
+cdef inline size_t pool_offset(const pool_t* pool, const void* ptr) noexcept nogil:
+    """The place of an address in the segment; of one that is not the pool's, something outside it.
+
+    Without a lock that keeps the regions as they are, it may be any other place, too.
+    """
+    cdef size_t offset = <size_t>ptr - get_size(&pool.base)     # below the base it wraps round to a large number
+    return offset if offset < get_size(&pool.first) else regions_find(&pool.regions, <size_t>ptr)
+
+
+cdef inline void* pool_address(const pool_t* pool, size_t offset) noexcept nogil:
+    if offset < pool.first:
+        return <void*>(pool.base + offset)
+    return <void*>(pool.regions.shift[offset >> REGION_SHIFT] + offset)
 
 
 cdef inline int enter(pool_t* pool) noexcept nogil:
@@ -180,7 +219,7 @@ cdef inline int serve_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
         if status == STATUS_OUT_OF_MEMORY and is_shared(pool):
             status = alloc_shared_locked(pool, owner, nbytes, alignment, ptr)
         return status
-    ptr[0] = <void*>(pool.base + offset)
+    ptr[0] = pool_address(pool, offset)
     if pool.order.captures != 0:
         claim_locked(pool, owner, offset)
     return STATUS_OK
@@ -192,8 +231,8 @@ cdef inline bint is_shared(const pool_t* pool) noexcept nogil:
 
 
 cdef inline int find_locked(pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
-    if offset >= pool.segment.size:         # below the base it wraps round to a large number
+    cdef size_t offset = pool_offset(pool, ptr)
+    if offset >= pool.segment.span:
         return STATUS_FOREIGN_POINTER
     if pool.leaving != NULL and is_leaving(pool, ptr):
         return STATUS_FREED_POINTER

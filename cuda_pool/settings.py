@@ -20,6 +20,9 @@ CLASSES_PER_DOUBLING = 8        # so that rounding up wastes at most 1 / 8
 GRANULES = 1 << 16              # entries of the address map that a small pool has, see _granule()
 MOST_UNITS = 1 << 31            # of the buddy tier
 CAPACITY_MAX = 512 << 30
+REGION_PAGE = 2 << 20           # of the offsets of a pool that grows: no two regions have bytes in the same one
+SPARE_PAGES = 1024
+SPAN_MAX = (1 << 40) - REGION_PAGE      # offsets count units of ALIGNMENT, in 32 bits
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ class Settings:
     good_fit: bool = False
 
 
-def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=None):
-    """Return the settings of a pool of `capacity` bytes.
+def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=None, max_capacity=None):
+    """Return the settings of a pool of `capacity` bytes, or of one that begins with them and grows.
 
     Parameters
     ----------
@@ -65,6 +68,8 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
         `LARGEST_SLOT`; a `mid_max` above `CAPACITY_MAX` is `CAPACITY_MAX`, which is every request.
     size_classes : int, str or iterable of sizes, optional
         The smallest slot (64, 128 or 256 bytes) of the usual classes, or every class by hand.
+    max_capacity : int, optional
+        Bytes that it grows to at most.
 
     Raises
     ------
@@ -85,7 +90,7 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     mid_max = MID_MAX if mid_max is None else min(parse_size(mid_max), CAPACITY_MAX)
     return Settings(slab_max=slab_max, mid_max=mid_max, min_block=min_block,
                     growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
-                    granule=_granule(capacity, slab_max, min_block), size_classes=classes, good_fit=GOOD_FIT)
+                    granule=_granule(max_capacity or capacity, slab_max, min_block), size_classes=classes, good_fit=GOOD_FIT)
 
 
 def require_capacity(nbytes):
@@ -93,6 +98,15 @@ def require_capacity(nbytes):
     if not ALIGNMENT <= nbytes <= CAPACITY_MAX:
         raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, "
                          f"got {shown(nbytes)} bytes")
+
+
+def span_for(max_capacity):
+    """Return how many bytes of offsets a pool needs that grows to `max_capacity` bytes.
+
+    Regions come and go, and each begins and ends in 2 MiB of its own: twice the memory and some more leaves room for
+    one more wherever the others lie. Only what is used takes host memory.
+    """
+    return min(-(-2 * max_capacity // REGION_PAGE) * REGION_PAGE + SPARE_PAGES * REGION_PAGE, SPAN_MAX)
 
 
 def usual_classes(largest, smallest=256):

@@ -1,6 +1,8 @@
 """The Python class Pool."""
 
+import threading
 from numbers import Real
+from weakref import WeakSet
 
 cimport cython
 from cpython.long cimport PyLong_CheckExact
@@ -15,19 +17,21 @@ from cuda_pool._gate cimport status_raise
 from cuda_pool._heap cimport tally_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
-    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_find_stream,
-    pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_hold_stream, pool_init, pool_is_closed,
-    pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_record_use_as, pool_size_of, pool_stats_t,
-    pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
+    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream,
+    pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_give_back, pool_hold_stream, pool_init,
+    pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_record_use_as,
+    pool_release, pool_set_release, pool_size_of, pool_stats_t, pool_trim, pool_try_alloc_as, pool_try_free,
+    pool_try_free_async_as)
+from cuda_pool._relaxed cimport get_flag
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
-    STATUS_CUDA, STATUS_OK, STATUS_WOULD_WAIT, status_code)
+    STATUS_CUDA, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_code)
 from cuda_pool._stream cimport Streams, stream_handle
 
 from cuda_pool.errors import OutOfMemoryError
 from cuda_pool.profile import as_profile
-from cuda_pool.settings import ALIGNMENT, require_capacity, resolve
+from cuda_pool.settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve, span_for
 from cuda_pool.sizes import format_size, is_index, parse_size, shown
 from cuda_pool.stats import PoolStats, TierStats
 
@@ -47,7 +51,10 @@ cdef object DEFAULT_CAPACITY = 0.75
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc",), "growth": ("static", "predictive"), "max_capacity": (None,), "trace": (None,)}
+SUPPORTED = {"backing": ("malloc",), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
+
+cdef object live_pools = WeakSet()
+cdef object in_relief = threading.local()
 
 cdef dict regions = {}          # of every open pool: address of its pool_t -> (driver, device, first byte, end)
 
@@ -61,17 +68,19 @@ cdef class Pool:
     Parameters
     ----------
     capacity : float, int or str, default 0.75
-        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory. Where it is
-        left out and a profile is given, the pool takes what the profile needs and `headroom` more.
+        Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory. What a
+        pool that grows begins with. Where it is left out and a profile is given, the pool begins with what the profile
+        needs and `headroom` more.
     device : int or Device, default 0
         CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
     backing : {"malloc"}
-        Where the memory comes from: one region from cudaMalloc.
-    growth : {"static", "predictive"}
-        The whole capacity is taken at once. A predictive pool also learns, period after period, how many slots of each
-        size class are in use at the same time, and keeps and prepares slabs for that.
-    max_capacity : None
-        For growing pools; a static pool has its capacity.
+        Where the memory comes from: regions from cudaMalloc.
+    growth : {"static", "dynamic", "predictive"}
+        The whole capacity is taken at once, and kept; or further regions are taken when they are needed, and can be
+        given back. A predictive pool grows like a dynamic one, and learns, period after period, how many slots of each
+        size class are in use at the same time: it keeps and prepares slabs for that.
+    max_capacity : float, int or str, optional
+        What a pool that grows may hold at most, given like `capacity`; by default all memory of the device.
     slab_max, mid_max, min_block : int or str, optional
         Largest request served from slabs, largest request that goes to the mid tier first (larger ones go to the
         buddy tier), and unit of the buddy tier. See ``cuda_pool.settings``. ``mid_max="1MiB"`` is the textbook pool.
@@ -88,6 +97,9 @@ cdef class Pool:
     reuse : {"wait", "query", "never"}
         When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
         that stream; once its work is seen to be over; or when nothing else is left.
+    release_threshold : int or str, optional
+        Let a dynamic pool give whole regions back by itself while more bytes than that are free outside slabs; by
+        default only ``trim`` and a request that needs their memory in another place do so.
     debug : bool, default False
         Refuse a region from the driver that overlaps a live one, and colour the slots of slabs.
     scrub : bool, default False
@@ -114,43 +126,49 @@ cdef class Pool:
         pool_init(self.handle)
         self.streams = Streams.__new__(Streams)
         self.streams.pool = self.handle
+        self.callbacks = ()
 
     def __init__(self, capacity=DEFAULT_CAPACITY, device=0, backing="malloc", growth="static", max_capacity=None,
                  slab_max=None, mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None,
-                 debug=False, scrub=False, trace=None, *, reuse="wait"):
+                 debug=False, scrub=False, trace=None, *, reuse="wait", release_threshold=None):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
         try:
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                      headroom, profile, debug, scrub, trace, reuse)
+                      headroom, profile, debug, scrub, trace, reuse, release_threshold)
         except BaseException:
             self.initialised = not pool_is_closed(self.handle)
             raise
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                  headroom, profile, debug, scrub, trace, reuse) except -1:
-        _require_supported(backing=backing, growth=growth, max_capacity=max_capacity, trace=trace)
+                  headroom, profile, debug, scrub, trace, reuse, release_threshold) except -1:
+        _require_supported(backing=backing, growth=growth, trace=trace)
         _require_share("headroom", headroom)
         profile = _profile(profile, growth)
         if not isinstance(reuse, str) or reuse not in REUSE:
             raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
         if profile is not None and capacity is DEFAULT_CAPACITY:
-            nbytes = _needed(profile, headroom, chosen)
+            nbytes = _needed(profile, headroom, max_capacity, chosen)
         else:
             nbytes = _capacity(capacity, chosen)
-        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes)
+        limit = _limit(growth, max_capacity, nbytes, chosen)
+        threshold = _threshold(growth, release_threshold)
+        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes, limit)
         self.debug = debug
         self.device = chosen
         self.settings = settings
-        open_region(self, chosen, nbytes, settings, scrub, REUSE.index(reuse))
+        open_region(self, chosen, nbytes, limit, settings, scrub, REUSE.index(reuse))
         if growth == "predictive":
             try:
                 predict(self, [] if profile is None else profile.slots_for(settings.size_classes))
             except BaseException:
                 self.close()
                 raise
+        if threshold is not None:
+            pool_set_release(self.handle, threshold)
+        live_pools.add(self)
         self.legacy = pool_find_stream(self.handle, NULL)
         return 0
 
@@ -220,6 +238,8 @@ cdef class Pool:
                 with nogil:
                     status = pool_free(self.handle, <void*>address)
             status_raise(self.handle, status, 0, address)
+        elif get_flag(&self.handle.release.due):
+            release(self)
 
     @cython.binding(False)
     @cython.embedsignature(True)
@@ -255,6 +275,8 @@ cdef class Pool:
                 with nogil:
                     status = pool_free_async_as(self.handle, <void*>address, &on)
             status_raise(self.handle, status, 0, address)
+        elif get_flag(&self.handle.release.due):
+            release(self)
 
     def record_use(self, ptr, stream):
         """Let the asynchronous free of a block wait for the work of one more stream, up to that free.
@@ -408,7 +430,7 @@ cdef class Pool:
             used=now.used, used_high=now.used_high, requested=now.requested, requested_high=now.requested_high,
             pending=now.pending, free=now.free, largest_free=now.largest_free,
             alloc_count=now.alloc_count, free_count=now.free_count, oom_count=now.oom_count,
-            grow_count=0, trim_count=0, defrag_count=0, device_free=device_free, device_total=device_total,
+            grow_count=now.grow_count, trim_count=now.trim_count, defrag_count=0, device_free=device_free, device_total=device_total,
             upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]), mid=tier_stats(now.tier[TIER_MID]),
             buddy=tier_stats(now.tier[TIER_BUDDY]))
 
@@ -432,6 +454,83 @@ cdef class Pool:
         """
         from cuda_pool._profile import profile_of       # which needs this module
         profile_of(self).save(path)
+
+    def trim(self, keep=0):
+        """Give regions back to the driver that are wholly free.
+
+        Completes first what is known to be done: frees whose work is over, and slabs without a used slot. A region with
+        pending work stays, and nothing is waited for. The largest region that may go is the first to go, and of
+        several the newest. A static pool keeps its region. During a capture nothing is given back.
+
+        Parameters
+        ----------
+        keep : int or str, default 0
+            Bytes that stay reserved, at least.
+
+        Returns
+        -------
+        int
+            Bytes that were given back.
+
+        Raises
+        ------
+        CudaError
+            The driver failed, or did not take a region back: the pool still has it.
+        TypeError, ValueError
+            `keep` is no size, or the pool is closed (ValueError).
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
+        cdef size_t least = any_size(keep), returned = 0
+        cdef int status
+        self.streams.ask()
+        with nogil:
+            status = pool_trim(self.handle, least, &returned)
+        self.streams.distrust()
+        status_raise(self.handle, status, 0, 0)
+        return returned
+
+    def on_pressure(self, callback):
+        """Let a function be called before an allocation of this pool fails, so that it can free something.
+
+        Where neither the pool nor other pools of the device have the memory, every registered function is called with
+        the number of bytes, in the order of registration, by the thread that allocates, without any lock of the pool;
+        then the allocation is tried once more. A function may use the pool. An allocation that fails inside it fails
+        at once. What it raises is raised by the allocation. ``pool_alloc`` of the Cython interface calls none.
+
+        Parameters
+        ----------
+        callback : callable
+            Takes the bytes that are asked for. What it returns does not matter.
+
+        Returns
+        -------
+        callable
+            `callback`, so that this can be a decorator.
+
+        Raises
+        ------
+        TypeError
+            `callback` cannot be called.
+        """
+        if not callable(callback):
+            raise TypeError(f"a callback takes a number of bytes, got {shown(callback)}")
+        self.callbacks = (*self.callbacks, callback)
+        return callback
+
+    def off_pressure(self, callback):
+        """Take back one ``on_pressure`` of a function.
+
+        Raises
+        ------
+        ValueError
+            The function is not registered.
+        """
+        callbacks = list(self.callbacks)
+        if callback not in callbacks:
+            raise ValueError(f"this callback is not registered: {shown(callback)}")
+        callbacks.remove(callback)
+        self.callbacks = tuple(callbacks)
 
     def check(self):
         """Assert every invariant of the pool.
@@ -502,9 +601,28 @@ cdef class Pool:
             with nogil:
                 status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
             self.streams.distrust()
+        if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            with nogil:
+                status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
+            if status == STATUS_OK:
+                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         return 0
+
+    cdef bint relieve(self, size_t nbytes) except -1:
+        """Let whoever can free something do so; whether it is worth another try."""
+        cdef bint grows = self.handle.grows and nbytes <= self.handle.capacity
+        if not (grows or self.callbacks) or getattr(in_relief, "busy", False):
+            return False
+        in_relief.busy = True
+        try:
+            returned = _release(nbytes, self.device, self) if grows else 0
+            for callback in self.callbacks:
+                callback(nbytes)
+        finally:
+            in_relief.busy = False
+        return returned != 0 or len(self.callbacks) != 0
 
 
 cdef object hand_out(Pool pool, void* ptr):
@@ -590,17 +708,46 @@ def _profile(profile, growth):
     return as_profile(profile)
 
 
-def _needed(profile, headroom, device):
-    """Return the bytes that a profile asks for, if the device has them."""
+def _needed(profile, headroom, max_capacity, device):
+    """Return the bytes that a profile asks for, if the pool may hold them and the device has them."""
     nbytes = profile.capacity(headroom)
     require_capacity(nbytes)
+    needs = f"the profile's peak of {format_size(profile.peak_used)} and headroom {headroom:g} of it are"
+    limit = nbytes if max_capacity is None else _capacity(max_capacity, device)
+    if nbytes > limit:
+        raise ValueError(f"{needs} {format_size(nbytes - limit)} more than max_capacity: let the pool hold "
+                         f"{nbytes} bytes, or give it a capacity or less headroom")
     available = device.mem_info()[0]
     if nbytes > available:
         raise OutOfMemoryError(nbytes, available, available, 0, nbytes, hint=(
-            f"the profile's peak of {format_size(profile.peak_used)} and headroom {headroom:g} of it are "
-            f"{format_size(nbytes - available)} more than the device has free: give the pool a smaller capacity or "
-            "less headroom, or free memory of the device"))
+            f"{needs} {format_size(nbytes - available)} more than the device has free: give the pool a smaller "
+            "capacity or less headroom, or free memory of the device"))
     return nbytes
+
+
+def _limit(growth, max_capacity, nbytes, device):
+    """Return what a pool may grow to, or None if it does not."""
+    if growth == "static":
+        if max_capacity is not None:
+            raise ValueError("max_capacity is for a pool that grows: with growth='static' give None, as its capacity "
+                             f"is the limit; got {shown(max_capacity)}")
+        return None
+    if max_capacity is None:
+        return max(nbytes, min(device.mem_info()[1], CAPACITY_MAX))
+    limit = _capacity(max_capacity, device)
+    if limit < nbytes:
+        raise ValueError(f"max_capacity is at least the capacity that the pool begins with, {nbytes} bytes, "
+                         f"got {limit} bytes")
+    return limit
+
+
+def _threshold(growth, release_threshold):
+    if release_threshold is None:
+        return None
+    if growth == "static":
+        raise ValueError("release_threshold is for a pool that grows: a static one keeps its region, so give None; "
+                         f"got {shown(release_threshold)}")
+    return min(parse_size(release_threshold), CAPACITY_MAX)
 
 
 def _require_supported(**arguments):
@@ -618,17 +765,73 @@ def _require_share(name, value):
         raise ValueError(f"{name} is a number from 0 to 1, got {shown(value)}")
 
 
+# Giving memory back
+
+cdef int release(Pool pool) except -1:
+    with nogil:
+        pool_release(pool.handle)
+    return 0
+
+
+def release_memory(nbytes=None, device=None):
+    """Let the pools of this process give idle memory back to the driver, for another part of it to use.
+
+    Only regions that are wholly free go, and nothing is waited for: see ``Pool.trim``. Pools that have most idle are not
+    asked first; they are asked in no particular order.
+
+    Parameters
+    ----------
+    nbytes : int or str, optional
+        Bytes that are wanted; by default whatever is idle.
+    device : int or Device, optional
+        CUDA ordinal, or a ``cuda_pool.sim.Device``: only its pools are asked; by default all are.
+
+    Returns
+    -------
+    int
+        Bytes that were given back: as many as were wanted or more, or all that was idle.
+
+    Raises
+    ------
+    CudaError
+        A driver call failed.
+    """
+    wanted = 1 << 63 if nbytes is None else any_size(nbytes)
+    return _release(wanted, None if device is None else _device(device), None)
+
+
+def _release(size_t wanted, Device device, Pool but):
+    cdef Pool pool
+    cdef size_t returned = 0, total = 0
+    cdef int status
+    for pool in list(live_pools):
+        if total >= wanted:
+            break
+        if pool is but or not pool.handle.grows or pool_is_closed(pool.handle):
+            continue
+        if device is not None and (pool.device.driver != device.driver or pool.device.number != device.number):
+            continue
+        with nogil:
+            status = pool_give_back(pool.handle, wanted - total, &returned)
+        total += returned
+        if status & 0xFF == STATUS_CUDA:
+            status_raise(pool.handle, status, 0, 0)
+    return total
+
+
 # Opening and closing
 
-cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, bint scrub, int reuse) except -1:
+cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, object settings, bint scrub, int reuse) except -1:
     cdef settings_t plain
     cdef int status, index
+    cdef size_t most = limit or nbytes
     cdef size_t* sizes = <size_t*>malloc((len(settings.size_classes) + 1) * sizeof(size_t))
     if sizes == NULL:
         raise MemoryError("the host has no memory left for a pool")
     try:
         for index, size in enumerate(settings.size_classes):
             sizes[index] = size
+        plain.span = span_for(limit) if limit else 0
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -638,13 +841,13 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object settings, b
         plain.colouring = pool.debug
         plain.good_fit = settings.good_fit
         with nogil:
-            status = pool_open(pool.handle, device.driver, device.number, nbytes, &plain, scrub, reuse)
+            status = pool_open(pool.handle, device.driver, device.number, nbytes, most, &plain, scrub, reuse)
     finally:
         free(sizes)
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
         available = device.mem_info()[0]
         # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
-        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, nbytes)
+        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most)
     status_raise(pool.handle, status, nbytes, 0)
     return remember(pool)
 

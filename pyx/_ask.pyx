@@ -10,8 +10,8 @@ from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_EVENT_CREATE, UPSTREAM_EVENT_DESTROY, UPSTREAM_EVENT_QUERY,
     UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
-    UPSTREAM_MALLOC, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_SYNCHRONIZE,
-    UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
+    UPSTREAM_MALLOC, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_STREAM_QUERY,
+    UPSTREAM_SYNCHRONIZE, UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
 from cuda_pool._status cimport STATUS_OK, status_code, status_cuda
 
 cdef enum:
@@ -21,7 +21,7 @@ cdef enum:
 cdef const char** call_names = [
     "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
-    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing"]
+    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing", "cudaStreamQuery"]
 
 
 cdef int ask_region(pool_t* pool) noexcept nogil:
@@ -40,6 +40,36 @@ cdef int ask_region_back(pool_t* pool) noexcept nogil:
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
     return ask_end(pool, previous, pool.driver.cudaFree(pool.region), UPSTREAM_FREE)
+
+
+cdef int ask_regions_back(pool_t* pool) noexcept nogil:
+    """The first failure of several is what is told."""
+    cdef int previous = 0, status = STATUS_OK, latest
+    cdef uint32_t at
+    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    if error != 0:
+        return status_cuda(error, UPSTREAM_SET_DEVICE)
+    for at in range(pool.regions.count):
+        latest = count(pool, pool.driver.cudaFree(pool.regions.region[at].start), UPSTREAM_FREE)
+        status = status or latest
+    device_leave(pool.driver, pool.device, previous)
+    return status
+
+
+cdef int ask_more(pool_t* pool, size_t nbytes, void** start) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaMalloc(start, nbytes), UPSTREAM_MALLOC)
+    return status
+
+
+cdef int ask_less(pool_t* pool, void* start) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    if status == STATUS_OK:
+        status = ask_end(pool, previous, pool.driver.cudaFree(start), UPSTREAM_FREE)
+    return status
 
 
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:
@@ -95,6 +125,17 @@ cdef bint ask_is_open(pool_t* pool, cudaStream_t stream) noexcept nogil:
     if status == STATUS_OK:
         status = ask_end(pool, previous, pool.driver.cudaStreamIsCapturing(stream, &capturing), UPSTREAM_IS_CAPTURING)
     return status == STATUS_OK and capturing == cudaStreamCaptureStatusNone
+
+
+cdef int ask_is_idle(pool_t* pool, cudaStream_t stream, bint* idle) noexcept nogil:
+    cdef int previous = 0
+    cdef int status = ask_begin(pool, &previous)
+    idle[0] = False
+    if status != STATUS_OK:
+        return status
+    status = ask_end(pool, previous, pool.driver.cudaStreamQuery(stream), UPSTREAM_STREAM_QUERY)
+    idle[0] = status == STATUS_OK
+    return STATUS_OK if status_code(status) == cudaErrorNotReady else status
 
 
 cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexcept nogil:

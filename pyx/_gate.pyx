@@ -5,8 +5,8 @@ from cuda_pool._pool cimport pool_call_name, pool_get_stats, pool_stats_t
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
-    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_STREAMS,
-    status_call, status_code)
+    STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY,
+    STATUS_OVERLAP, STATUS_STREAMS, status_call, status_code)
 
 from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
 
@@ -40,6 +40,8 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
     if status == STATUS_STREAMS:
         raise RuntimeError("a pool keeps 254 streams apart, those that are held and captures included: "
                            "forget those that are no longer used")
+    if status == STATUS_OVERLAP:
+        raise RuntimeError("the driver returned memory that overlaps a live region of this pool")
     driver_check(pool.driver, status_code(status), pool_call_name(status_call(status)).decode())
     raise SystemError(f"unexpected status {status}")
 

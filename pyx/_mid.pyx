@@ -27,6 +27,7 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.used = 0
     mid.owned = 0
     mid.first = NO_MID
+    mid.gap = NO_MID
     mid.owners = NOBODY + 1
     mid.bins = <mid_bins_t*>host_map(OWNERS * sizeof(mid_bins_t), BINS_COLOUR)      # zeros: every root is NO_MID
     mid.block = NULL
@@ -68,6 +69,11 @@ cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align
     return found
 
 
+cdef uint32_t mid_find_exact(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
+    cdef uint32_t found = mid_find_key(mid, owner, size, offset)
+    return found if mid.block[found].size == size and mid.block[found].offset == offset else NO_MID
+
+
 cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t size, int align,
                                uint32_t bias) noexcept nogil:
     cdef uint32_t best = NO_MID, found
@@ -101,7 +107,7 @@ cdef uint32_t block_at(mid_t* mid, uint32_t index, uint32_t offset) noexcept nog
     if block.offset == offset:
         return index
     free_remove(mid, index)
-    split_block(mid, index, offset)
+    mid_split(mid, index, offset)
     free_insert(mid, index, block.owner, block.batch)
     index = block.after
     free_insert(mid, index, block.owner, block.batch)
@@ -140,10 +146,10 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
     cdef uint32_t start = aligned_start(end - size, align, bias)
     free_remove(mid, found)
     if start + size < end:
-        split_block(mid, found, start + size)
+        mid_split(mid, found, start + size)
         free_insert(mid, block.after, block.owner, block.batch)
     if start > block.offset:
-        split_block(mid, found, start)
+        mid_split(mid, found, start)
         free_insert(mid, found, block.owner, block.batch)
         block = &mid.block[block.after]
     block.state = state
@@ -268,7 +274,7 @@ cdef void join_run(mid_t* mid, uint32_t first, uint32_t end, const view_t* view)
     free_remove(mid, first)
     while block.offset + block.size < end:
         free_remove(mid, block.after)
-        absorb_next(mid, block)
+        mid_absorb_next(mid, block)
     free_insert(mid, first, view.owner, view.batch)
 
 
@@ -278,13 +284,13 @@ cdef uint32_t free_merged(mid_t* mid, uint32_t index, owner_t owner, uint32_t ba
     if is_mergeable(mid, block.after, owner):
         batch = later_batch(batch, mid.block[block.after].batch)
         free_remove(mid, block.after)
-        absorb_next(mid, block)
+        mid_absorb_next(mid, block)
     if is_mergeable(mid, block.before, owner):
         index = block.before
         block = &mid.block[index]
         batch = later_batch(batch, block.batch)
         free_remove(mid, index)
-        absorb_next(mid, block)
+        mid_absorb_next(mid, block)
     free_insert(mid, index, owner, batch)
     return index
 
@@ -458,25 +464,24 @@ cdef inline bint aligned_fits(const mid_t* mid, uint32_t index, uint32_t size, i
     return run_fits(mid.block[index].offset, mid.block[index].size, size, align, bias)
 
 
-cdef void split_block(mid_t* mid, uint32_t index, uint32_t at) noexcept nogil:
-    """Cut a block in two at offset `at`; a new record takes the upper part."""
+cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil:
     cdef uint32_t made = record_make(mid)
     cdef mid_block_t* block = &mid.block[index]
     cdef mid_block_t* upper = &mid.block[made]
-    upper.offset = at
+    upper.offset = offset
     upper.owner = block.owner
     upper.batch = block.batch
-    upper.size = block.offset + block.size - at
+    upper.size = block.offset + block.size - offset
     upper.before = index
     upper.after = block.after
     block.size -= upper.size
     block.after = made
     if upper.after != NO_MID:
         mid.block[upper.after].before = made
+    return made
 
 
-cdef void absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil:
-    """Merge a block with its upper neighbour, whose record goes back."""
+cdef void mid_absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil:
     cdef uint32_t gone = block.after
     block.size += mid.block[gone].size
     block.after = mid.block[gone].after

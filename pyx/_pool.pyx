@@ -8,10 +8,13 @@ from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from cuda_pool._ask cimport (
-    ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_stream_done, ask_zero)
+    ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_regions_back,
+    ask_stream_done, ask_zero)
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
 from cuda_pool._front cimport front_alloc, front_free, front_free_async
+from cuda_pool._growth cimport (
+    could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
 from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
@@ -23,6 +26,7 @@ from cuda_pool._order cimport (
     order_add, order_any_pending, order_destroy, order_find, order_init, order_pass_mark, ref_is_valid, ref_to,
     stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
+from cuda_pool._region cimport regions_destroy
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
 from cuda_pool._segment cimport (
@@ -32,16 +36,13 @@ from cuda_pool._segment cimport (
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked, free_locked, heaps_acquire,
-    is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, record_use_locked, renew_batches_locked,
-    serve_locked, settle_locked, state_check)
+    RELEASE_NEVER, captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
+    free_locked, heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address,
+    pool_offset, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
 from cuda_pool._uses cimport uses_destroy
-
-cdef enum:
-    MARK_SHARE = 64                 # of the region: so much freed on a stream that can vanish is worth an event
 
 
 cdef void pool_init(pool_t* pool) noexcept nogil:
@@ -51,8 +52,8 @@ cdef void pool_init(pool_t* pool) noexcept nogil:
     pool.closed = True
 
 
-cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, const settings_t* settings,
-                   bint scrub, reuse_t reuse) noexcept nogil:
+cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, size_t capacity,
+                   const settings_t* settings, bint scrub, reuse_t reuse) noexcept nogil:
     """Take the region from the driver; when that or the host fails, nothing is held, and the pool is still closed."""
     cdef int status
     pool.generation = pool.forks[0]
@@ -61,7 +62,9 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.scrub = scrub
     pool.reuse = reuse
     pool.reserved = nbytes
-    pool.mark_bytes = nbytes // MARK_SHARE
+    pool.capacity = capacity
+    pool.grows = settings.span != 0
+    pool.release.threshold = RELEASE_NEVER
     status = ask_region(pool)
     if status != STATUS_OK:
         return status
@@ -72,6 +75,11 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
         ask_region_back(pool)
         return STATUS_HOST_MEMORY
     if not segment_init(&pool.segment, pool.base, nbytes, settings):
+        order_destroy(&pool.order)
+        ask_region_back(pool)
+        return STATUS_HOST_MEMORY
+    if not region_first(pool):
+        segment_destroy(&pool.segment)
         order_destroy(&pool.order)
         ask_region_back(pool)
         return STATUS_HOST_MEMORY
@@ -103,7 +111,7 @@ cdef int pool_close(pool_t* pool) noexcept nogil:
     if not shut_down(pool) or driver_is_shut():         # at exit the region is the driver's to take back
         return STATUS_OK
     ask_no_events(pool)
-    return ask_region_back(pool)
+    return ask_regions_back(pool)
 
 
 cdef void pool_abandon(pool_t* pool) noexcept nogil:
@@ -112,6 +120,7 @@ cdef void pool_abandon(pool_t* pool) noexcept nogil:
 
 cdef void pool_destroy(pool_t* pool) noexcept nogil:
     segment_destroy(&pool.segment)
+    regions_destroy(&pool.regions)
     pool.heaps = NULL
 
 
@@ -146,6 +155,45 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
     uses_destroy(&pool.uses)
     learn_drop_plan(&pool.learn)
     return True
+
+
+# Growth and return
+
+cdef int pool_trim(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
+    cdef int status = slow_enter(pool)
+    returned[0] = 0
+    if status == STATUS_OK:
+        status = growth_trim(pool, keep, returned)
+        lock_release(&pool.slow)
+    return status
+
+
+cdef int pool_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil:
+    cdef int status = slow_enter(pool)
+    returned[0] = 0
+    if status == STATUS_OK:
+        status = growth_give_back(pool, wanted, returned)
+        lock_release(&pool.slow)
+    return status
+
+
+cdef void pool_set_release(pool_t* pool, size_t threshold) noexcept nogil:
+    if enter(pool) == STATUS_OK:
+        pool.release.threshold = threshold
+        leave(pool)
+
+
+cdef void pool_release(pool_t* pool) noexcept nogil:
+    """A fault does not matter: the block is freed, and the memory is there for a later try."""
+    if slow_enter(pool) == STATUS_OK:
+        release_run(pool)
+        lock_release(&pool.slow)
+
+
+cdef void pool_excuse(pool_t* pool) noexcept nogil:
+    if enter(pool) == STATUS_OK:
+        pool.oom_count -= 1
+        leave(pool)
 
 
 # A plain handle is a reference without a record: NOBODY.
@@ -195,17 +243,24 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
     owner = known_locked(pool, stream)
     if nbytes > pool.segment.slabs.max and pool.order.captures == 0 and may_reuse(pool, owner, stream):
         done = segment_alloc_large(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
-    leave_lock(pool)
     if done:
-        ptr[0] = <void*>(pool.base + offset)
+        ptr[0] = pool_address(pool, offset)
+    leave_lock(pool)
     return done
 
 
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
-    cdef leaving_t block
     cdef int status = pool_try_free(pool, ptr)
-    if status != STATUS_WOULD_WAIT:
-        return status
+    if status == STATUS_WOULD_WAIT:
+        status = free_scrubbing(pool, ptr)
+    if get_flag(&pool.release.due):
+        pool_release(pool)
+    return status
+
+
+cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
+    cdef leaving_t block
+    cdef int status
     status = leaving_begin(pool, ptr, &block)
     if status != STATUS_OK:
         return status
@@ -226,18 +281,19 @@ cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
     status = enter_for(pool, ptr)
     if status == STATUS_OK:
         status = free_locked(pool, ptr)
+        release_note(pool)
         leave_all(pool)
     return status
 
 
 cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
     """Take the locks that a block's free needs: `lock` alone, unless it is a slot, or no block at all."""
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter_lock(pool)
     if status != STATUS_OK:
         return status
     pool.heaps_held = 0
-    if offset >= pool.segment.size or not segment_is_upper(&pool.segment, offset):
+    if offset >= pool.segment.span or not segment_is_upper(&pool.segment, offset):
         heaps_acquire(pool)
     return STATUS_OK
 
@@ -249,7 +305,11 @@ cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept 
 
 cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef int status = pool_try_free_async_as(pool, ptr, stream)
-    return free_async_slowly(pool, ptr, stream) if status == STATUS_WOULD_WAIT else status
+    if status == STATUS_WOULD_WAIT:
+        status = free_async_slowly(pool, ptr, stream)
+    if get_flag(&pool.release.due):
+        pool_release(pool)
+    return status
 
 
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
@@ -268,6 +328,7 @@ cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* str
         status = try_free_async_locked(pool, ptr, owner)
     else:
         status = STATUS_WOULD_WAIT
+    release_note(pool)
     leave_all(pool)
     return status
 
@@ -485,12 +546,12 @@ cdef int pool_release_capture(pool_t* pool, owner_t capture, const cudaStream_t*
 
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
     cdef place_t place
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter(pool)
     owns[0] = False
     if status != STATUS_OK:
         return STATUS_OK if status == STATUS_CLOSED else status
-    if offset < pool.segment.size and not is_leaving(pool, ptr):
+    if offset < pool.segment.span and not is_leaving(pool, ptr):
         owns[0] = segment_is_live(&pool.segment, offset, &place)
     leave(pool)
     return STATUS_OK
@@ -521,9 +582,11 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     if status != STATUS_OK:
         return status
     total = segment_total(&pool.segment)
-    out.capacity = pool.reserved
+    out.capacity = pool.capacity
     out.reserved = pool.reserved
-    out.reserved_high = pool.reserved
+    out.reserved_high = pool.reserved_high
+    out.grow_count = pool.grow_count
+    out.trim_count = pool.trim_count
     out.used = total.used
     out.requested = total.requested
     segment_note_highs(&pool.segment)
@@ -592,6 +655,8 @@ cdef int refuse_locked(pool_t* pool, owner_t owner, size_t nbytes) noexcept nogi
     if pool.order.stream[owner].kind != STREAM_CAPTURE and nbytes <= segment_free_bytes(&pool.segment):
         if pool.helds.bytes != 0 or order_any_pending(&pool.order, owner):
             return STATUS_WOULD_WAIT
+    if could_grow(pool, owner, nbytes):
+        return STATUS_WOULD_WAIT
     pool.oom_count += 1
     return STATUS_OUT_OF_MEMORY
 

@@ -1,4 +1,4 @@
-"""A segment: one region from the driver, served by the three tiers in offsets from its start."""
+"""A segment: a region from the driver, or several, served by the three tiers in offsets from a common start."""
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
@@ -8,6 +8,7 @@ from cuda_pool._buddy cimport (
     BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_metadata, buddy_pass_on,
     buddy_release, buddy_rename)
+from cuda_pool._gap cimport gap_find_far, gap_init
 from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note, learn_t
@@ -16,6 +17,7 @@ from cuda_pool._mid cimport (
     mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
+from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
@@ -28,6 +30,7 @@ from cuda_pool._status cimport (
 
 cdef enum:
     TAG_COLOUR = 39
+    PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
@@ -35,6 +38,8 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     cdef size_t units = size // settings.min_block
     memset(segment, 0, sizeof(segment_t))
     segment.size = round_down(size, MID_UNIT)
+    segment.size_high = segment.size
+    segment.span = max(segment.size, settings.span)
     segment.mid_max = settings.mid_max
     segment.min_block = settings.min_block
     segment.growth_step = max(settings.growth_step, settings.min_block)
@@ -42,16 +47,19 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     segment.granule_shift = log2_floor(settings.granule)
     segment.min_block_shift = log2_floor(settings.min_block)
     segment.bias = <uint32_t>(address // MID_UNIT)
-    segment.slot_alignment = <size_t>1 << ctz64(address | settings.granule)
-    if settings.colouring:                          # slots start at odd multiples of MID_UNIT
-        segment.slot_alignment = min(segment.slot_alignment, <size_t>MID_UNIT)
-    segment.granules = (segment.size >> segment.granule_shift) + 1
+    # Slots start at odd multiples of MID_UNIT where they are coloured.
+    segment.slot_alignment_max = <size_t>MID_UNIT if settings.colouring else settings.granule
+    if settings.span != 0:
+        segment.slot_alignment_max = min(segment.slot_alignment_max, <size_t>REGION_PAGE)
+    segment.slot_alignment = <size_t>1 << ctz64(address | segment.slot_alignment_max)
+    segment.granules = (segment.span >> segment.granule_shift) + 1
     segment.tag = <uint32_t*>host_map(segment.granules * sizeof(uint32_t), TAG_COLOUR)
     if (segment.tag == NULL or not buddy_init(&segment.buddy, <uint32_t>units)
             or not mid_init(&segment.mid, <uint32_t>(units * (settings.min_block // MID_UNIT)),
                             <uint32_t>(segment.size // MID_UNIT))
             or not slabs_init(&segment.slabs, settings.size_classes, settings.classes, segment.granules,
-                              settings.colouring)):
+                              settings.colouring)
+            or (settings.span != 0 and not gap_init(&segment.mid, <uint32_t>(segment.span // MID_UNIT)))):
         segment_destroy(segment)
         return 0
     segment.mid.good_fit = settings.good_fit
@@ -104,7 +112,7 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
     for owner in range(segment.slabs.owners):
         used[0] = max(used[0], segment.slabs.heap[owner].used_high)
         requested[0] = max(requested[0], segment.slabs.heap[owner].requested_high)
-    used[0] = min(used[0], segment.size)            # a heap may have seen a block both where it was and where it is
+    used[0] = min(used[0], segment.size_high)       # a heap may have seen a block both where it was and where it is
     requested[0] = min(requested[0], used[0])
 
 
@@ -162,11 +170,9 @@ cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, siz
 cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
                               size_t* used) noexcept nogil:
     cdef int status = STATUS_OUT_OF_MEMORY
-    cdef int owner
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
-    for owner in range(segment.slabs.owners):
-        reclaim(segment, <owner_t>owner)
+    segment_reclaim(segment)
     if nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = alloc_slot_elsewhere(segment, view, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY:
@@ -382,6 +388,12 @@ cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbyt
     slot_retake(&segment.slabs, place.index, place.slot, nbytes)
     slot_enter(segment, segment.slabs.slab[place.index].owner, place.used, nbytes)     # it may be another's by now
     return segment_offset(segment, place)
+
+
+cdef void segment_reclaim(segment_t* segment) noexcept nogil:
+    cdef int owner
+    for owner in range(segment.slabs.owners):
+        reclaim(segment, <owner_t>owner)
 
 
 cdef size_t segment_metadata(const segment_t* segment) noexcept nogil:
@@ -681,6 +693,8 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
         return STATUS_OUT_OF_MEMORY
     if not mid_reserve(&segment.mid, 3):
         return STATUS_HOST_MEMORY
+    if segment.far_regions != 0 and align > PAGE_ALIGN and state == MID_USED:
+        return far_place(segment, owner, view, size, align, bias, state, block)
     found = mid_find(&segment.mid, owner, size, align, bias)
     if owner != NOBODY:
         found = better_fit(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
@@ -694,11 +708,34 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
         found = join_mid(segment, view, size, align, bias)
     if found == NO_MID:
         return STATUS_OUT_OF_MEMORY
-    block[0] = mid_take(&segment.mid, found, size, align, bias, state)
-    if segment.mid.block[block[0]].owner not in (NOBODY, owner):
-        segment.mid.block[block[0]].owner = owner       # it is behind the work of the one before, by the view
-        segment.mid.block[block[0]].batch = view.batch
+    block[0] = take_for(segment, owner, view, found, size, align, bias, state)
     return STATUS_OK
+
+
+cdef int far_place(segment_t* segment, owner_t owner, const view_t* view, uint32_t size, int align, uint32_t bias,
+                   mid_state_t state, uint32_t* block) noexcept nogil:
+    """The same where alignment in the segment is not that of addresses in every region."""
+    cdef uint32_t found = gap_find_far(&segment.mid, owner, view, size, align, &bias)
+    if found == NO_MID and grow_mid(segment, NOBODY, size, align, segment.bias):
+        found = segment.mid.first
+        bias = segment.bias
+    if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, segment.bias):
+        found = segment.mid.first
+        bias = segment.bias
+    if found == NO_MID:
+        return STATUS_OUT_OF_MEMORY
+    block[0] = take_for(segment, owner, view, found, size, align, bias, state)
+    return STATUS_OK
+
+
+cdef inline uint32_t take_for(segment_t* segment, owner_t owner, const view_t* view, uint32_t found, uint32_t size,
+                              int align, uint32_t bias, mid_state_t state) noexcept nogil:
+    cdef uint32_t taken = mid_take(&segment.mid, found, size, align, bias, state)
+    cdef mid_block_t* block = &segment.mid.block[taken]
+    if block.owner not in (NOBODY, owner):
+        block.owner = owner                     # it is behind the work of the one before, by the view
+        block.batch = view.batch
+    return taken
 
 
 cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:
@@ -713,7 +750,7 @@ cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, in
     cdef uint32_t boundary = segment_boundary(segment), found
     cdef size_t below = <size_t>buddy_free_below(&segment.buddy, boundary) << segment.min_block_shift
     if below != 0:
-        claim_below(segment, NOBODY, below)
+        segment_claim_below(segment, NOBODY, below)
     found = mid_join(&segment.mid, view, size, align, bias)
     if found == NO_MID and below != 0:
         shed_edge(segment)
@@ -733,12 +770,11 @@ cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, 
     if wanted >= start:
         return True
     lacking = <size_t>(start - wanted) * MID_UNIT
-    return (claim_below(segment, owner, round_up(lacking, segment.growth_step))
-            or claim_below(segment, owner, round_up(lacking, segment.min_block)))
+    return (segment_claim_below(segment, owner, round_up(lacking, segment.growth_step))
+            or segment_claim_below(segment, owner, round_up(lacking, segment.min_block)))
 
 
-cdef bint claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil:
-    """Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is the owner's."""
+cdef bint segment_claim_below(segment_t* segment, owner_t owner, size_t nbytes) noexcept nogil:
     cdef size_t units = nbytes >> segment.min_block_shift
     cdef uint32_t boundary = segment_boundary(segment), batch = 0
     if units > boundary or not buddy_claim(&segment.buddy, owner, boundary - <uint32_t>units, <uint32_t>units, &batch):

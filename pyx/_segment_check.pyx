@@ -3,10 +3,12 @@
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
+from cuda_pool._bits cimport round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_check
+from cuda_pool._gap cimport gap_bytes, gaps_check
 from cuda_pool._heap cimport tally_t
 from cuda_pool._learn cimport learn_check
-from cuda_pool._mid cimport MID_HELD, MID_UNIT, MID_USED, NO_MID, mid_check
+from cuda_pool._mid cimport MID_HELD, MID_UNIT, MID_USED, NO_MID, mid_check, mid_t
 from cuda_pool._owner cimport OWNERS
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIERS, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_boundary, segment_start_of,
@@ -29,6 +31,8 @@ cdef const char* segment_check(const segment_t* segment) noexcept nogil:
     cdef totals_t total
     if broken == NULL:
         broken = mid_check(&segment.mid)
+    if broken == NULL:
+        broken = gaps_check(&segment.mid)
     if broken == NULL:
         broken = slabs_check(&segment.slabs)
     if broken != NULL:
@@ -91,9 +95,28 @@ cdef void sum_held(const segment_t* segment, totals_t* total) noexcept nogil:
 
 
 cdef const char* sum_tags(const segment_t* segment, totals_t* total) noexcept nogil:
+    """Granules of gaps alone are left out: there may be very many, and nothing was ever there."""
+    cdef const mid_t* mid = &segment.mid
+    cdef const char* broken = NULL
+    cdef size_t low = 0
+    cdef uint32_t gap = mid.gap
+    while gap != NO_MID and broken == NULL:
+        broken = sum_tags_between(segment, low, granule_above(segment, mid.block[gap].offset), total)
+        low = max(low, granule_above(segment, mid.block[gap].offset),
+                  (<size_t>mid.block[gap].offset + mid.block[gap].size) * MID_UNIT >> segment.granule_shift)
+        gap = mid.block[gap].role.gap.next
+    return broken if broken != NULL else sum_tags_between(segment, low, segment.granules, total)
+
+
+cdef inline size_t granule_above(const segment_t* segment, uint32_t offset) noexcept nogil:
+    return round_up(<size_t>offset * MID_UNIT, segment.granule) >> segment.granule_shift
+
+
+cdef const char* sum_tags_between(const segment_t* segment, size_t low, size_t high,
+                                  totals_t* total) noexcept nogil:
     cdef const char* broken = NULL
     cdef size_t at
-    for at in range(segment.granules):
+    for at in range(low, high):
         if segment.tag[at] == 0:
             continue
         if segment.tag[at] & TAG_TIER == TIER_SLAB:
@@ -153,8 +176,11 @@ cdef const char* sums_check(const segment_t* segment, const totals_t* total) noe
             return b"segment: a tier's counters differ from its live blocks"
         if tally.requested > tally.used:
             return b"segment: requested > used"
-    if <size_t>segment.mid.used * MID_UNIT != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid:
-        return b"segment: mid.used != live and held mid blocks + slabs"
+    if (<size_t>segment.mid.used * MID_UNIT
+            != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid + gap_bytes(&segment.mid)):
+        return b"segment: mid.used != live and held mid blocks + slabs + gaps"
+    if segment.size + gap_bytes(&segment.mid) != segment.span:
+        return b"segment: size + gaps != span"
     if (<size_t>segment.buddy.used << segment.min_block_shift
             != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + total.held_in_buddy + lent):
         return b"segment: buddy.used != live and held runs + slabs + units of the mid tier"

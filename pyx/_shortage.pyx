@@ -9,8 +9,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from cuda_pool._ask cimport (
-    ask_device_done, ask_event, ask_event_done, ask_is_open, ask_is_over, ask_keep_event, ask_stream_id, ask_wait)
+    ask_device_done, ask_event, ask_event_done, ask_is_idle, ask_is_open, ask_is_over, ask_keep_event, ask_stream_id,
+    ask_wait)
 from cuda_pool._driver cimport cudaEvent_t
+from cuda_pool._growth cimport growth_alloc, growth_could_help, growth_is_due
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._order cimport (
     LEGACY, MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
@@ -40,11 +42,29 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     if pool.reuse != REUSE_NEVER:
         fault = see_what_is_over(pool, owner, pool.order.batch, &any)
         status = attempt_with_held(pool, owner, nbytes, alignment, ptr)
+    if status == STATUS_OUT_OF_MEMORY and growth_is_due(pool, nbytes, alignment):
+        fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT and owner != NOBODY:
         fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY:
+        fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status) or fault
+    if status == STATUS_OUT_OF_MEMORY:
         fault = wait_on_host(pool, owner, nbytes, alignment, ptr, &status) or fault
+    if status == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and growth_could_help(pool, owner, nbytes, alignment):
+        fault = free_regions(pool)
+        if fault == STATUS_OK:
+            fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status)
     return fault if status == STATUS_OUT_OF_MEMORY and fault != STATUS_OK else status
+
+
+cdef int free_regions(pool_t* pool) noexcept nogil:
+    """Let no region be kept by pending work, that of the stream itself included, which need not end for its own sake."""
+    cdef bint pending
+    cdef int status = see_what_is_done(pool)
+    lock_acquire(&pool.lock)
+    pending = pool.order.captures == 0 and order_any_pending(&pool.order, NOBODY)
+    lock_release(&pool.lock)
+    return wait_for_all(pool) if status == STATUS_OK and pending else status
 
 
 cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
@@ -126,6 +146,47 @@ cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* an
         settle_locked(pool)
         leave(pool)
     return fault
+
+
+cdef int see_what_is_done(pool_t* pool) noexcept nogil:
+    """An idle stream is seen to be idle without an event, which would not be over at once."""
+    cdef bint any = False
+    cdef uint32_t batch
+    cdef int owner, status, fault = STATUS_OK
+    enter_all(pool)
+    batch = pool.order.batch
+    pool.order.batch += 1
+    leave_all(pool)
+    for owner in range(LEGACY, streams_made(pool)):
+        if is_worth_asking(pool, <owner_t>owner):
+            status = ask_whether_idle(pool, <owner_t>owner, batch, &any)
+            fault = fault or status
+    status = see_what_is_over(pool, NOBODY, batch, &any)
+    if any:
+        enter_all(pool)
+        settle_locked(pool)
+        leave_all(pool)
+    return fault or status
+
+
+cdef bint is_worth_asking(pool_t* pool, owner_t owner) noexcept nogil:
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef bint worth
+    lock_acquire(&pool.lock)
+    worth = pool.order.captures == 0 and is_left(pool, owner, NOBODY, pool.order.batch) and may_record(stream, False)
+    lock_release(&pool.lock)
+    return worth
+
+
+cdef int ask_whether_idle(pool_t* pool, owner_t owner, uint32_t batch, bint* any) noexcept nogil:
+    cdef bint idle = False
+    cdef int status = STATUS_OK
+    if is_the_same(pool, owner) and ask_is_open(pool, pool.order.stream[owner].handle):
+        status = ask_is_idle(pool, pool.order.stream[owner].handle, &idle)
+    if idle:
+        stream_done(pool, owner, batch)
+        any[0] = True
+    return status
 
 
 cdef void settle_before_capture(pool_t* pool, owner_t owner) noexcept nogil:

@@ -10,6 +10,7 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, batch_within, later_batch
 from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
+from cuda_pool._region cimport regions_check, regions_find
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_highs, segment_hold,
     segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)
@@ -23,6 +24,7 @@ from libc.string cimport memset
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
 
+cdef const size_t RELEASE_NEVER = <size_t>-1
 cdef unsigned generation = 0        # forks between the first process and this one
 
 
@@ -39,7 +41,7 @@ cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
     set_u32(&pool.order.stream[owner].freed, pool.order.batch)      # what became its own and is left counts as freed on it
     if status != STATUS_OK:
         return status
-    ptr[0] = <void*>(pool.base + offset)
+    ptr[0] = pool_address(pool, offset)
     claim_locked(pool, owner, offset)
     return STATUS_OK
 
@@ -68,7 +70,7 @@ cdef bint retake_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     use.batch = pool.helds.held[held].batch
     place = pool.helds.held[held].place
     helds_remove(&pool.helds, held)
-    ptr[0] = <void*>(pool.base + segment_retake(segment, &place, nbytes))
+    ptr[0] = pool_address(pool, segment_retake(segment, &place, nbytes))
     return True
 
 
@@ -87,7 +89,7 @@ cdef bint must_hold(pool_t* pool, const void* ptr) noexcept nogil:
 
     What else is known of the block ends with it.
     """
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     cdef const use_t* use = uses_find(&pool.uses, offset)
     if use == NULL:
         return False
@@ -98,11 +100,11 @@ cdef bint must_hold(pool_t* pool, const void* ptr) noexcept nogil:
 
 
 cdef int hold_for_origin(pool_t* pool, const void* ptr, const place_t* place) noexcept nogil:
-    cdef use_t use = uses_find(&pool.uses, <size_t>ptr - pool.base)[0]
+    cdef use_t use = uses_find(&pool.uses, pool_offset(pool, ptr))[0]
     cdef owners_t owners
     if not helds_reserve(&pool.helds):
         return STATUS_HOST_MEMORY
-    uses_remove(&pool.uses, <size_t>ptr - pool.base)
+    uses_remove(&pool.uses, pool_offset(pool, ptr))
     memset(&owners, 0, sizeof(owners))
     owners_add(&owners, use.origin)
     segment_hold(&pool.segment, place)
@@ -122,7 +124,7 @@ cdef uint32_t batch_of_origin(pool_t* pool, const place_t* place) noexcept nogil
 
 
 cdef inline void drop_uses(pool_t* pool, const void* ptr) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset = pool_offset(pool, ptr)
     if pool.uses.count != 0 and uses_find(&pool.uses, offset) != NULL:
         uses_remove(&pool.uses, offset)
 
@@ -148,7 +150,7 @@ cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* p
 
 cdef inline bint is_plain(const pool_t* pool, const place_t* place, const void* ptr, owner_t owner) noexcept nogil:
     """Is the stream's own work all that the block has to wait for, and may it go where the stream's memory is?"""
-    if pool.uses.count != 0 and uses_find(&pool.uses, <size_t>ptr - pool.base) != NULL:
+    if pool.uses.count != 0 and uses_find(&pool.uses, pool_offset(pool, ptr)) != NULL:
         return False
     if place.owner == owner:
         return True
@@ -166,7 +168,7 @@ cdef inline bint is_behind(const pool_t* pool, owner_t asker, owner_t owner, uin
 cdef void users_of(const pool_t* pool, const place_t* place, const void* ptr, owner_t owner,
                    owners_t* owners) noexcept nogil:
     """Whose work a block waits for: the stream's, that of its recorded uses, and that behind what it is cut from."""
-    cdef const use_t* use = uses_find(&pool.uses, <size_t>ptr - pool.base)
+    cdef const use_t* use = uses_find(&pool.uses, pool_offset(pool, ptr))
     memset(owners, 0, sizeof(owners_t))
     if use != NULL:
         owners[0] = use.owners
@@ -201,7 +203,7 @@ cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogi
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:
         return status
-    use = uses_of(&pool.uses, <size_t>ptr - pool.base)
+    use = uses_of(&pool.uses, pool_offset(pool, ptr))
     if use == NULL:
         return STATUS_HOST_MEMORY
     owners_add(&use.owners, owner)
@@ -316,11 +318,20 @@ cdef const char* totals_check(const pool_t* pool) noexcept nogil:
     cdef tally_t total = segment_total(&pool.segment)
     cdef size_t used_high = 0, requested_high = 0
     segment_highs(&pool.segment, &used_high, &requested_high)
-    if not total.requested <= total.used <= pool.reserved:
-        return b"pool: not requested <= used <= reserved"
-    if not (used_high <= pool.reserved and requested_high <= used_high):
-        return b"pool: not requested_high <= used_high <= reserved"
-    return NULL
+    if not total.requested <= total.used <= pool.reserved <= pool.capacity:
+        return b"pool: not requested <= used <= reserved <= capacity"
+    if not requested_high <= used_high <= pool.reserved_high or pool.reserved > pool.reserved_high:
+        return b"pool: not requested_high <= used_high <= reserved_high, or reserved > reserved_high"
+    return regions_agree(pool)
+
+
+cdef const char* regions_agree(const pool_t* pool) noexcept nogil:
+    cdef const char* broken = regions_check(&pool.regions)
+    if broken == NULL and (pool.regions.size != pool.segment.size or pool.regions.nbytes != pool.reserved):
+        broken = b"pool: regions.size != segment.size, or regions.nbytes != reserved"
+    if broken == NULL and pool.first != 0 and regions_find(&pool.regions, pool.base) != 0:
+        broken = b"pool: the region at offset 0 does not begin at base"
+    return broken
 
 
 cdef void forked() noexcept nogil:

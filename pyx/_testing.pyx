@@ -434,6 +434,7 @@ cdef class Segment:
                   bint predicts=False):
         cdef settings_t plain
         cdef size_t* sizes = plain_sizes(settings.size_classes)
+        plain.span = 0
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -903,7 +904,7 @@ cdef const char* load_check(const load_t* load) noexcept nogil:
     segment_highs(segment, &used_high, &requested_high)
     if total.requested != load.requested or total.allocs - total.frees != load.allocs - load.frees:
         return b"load: the pool's counters differ from the sum of the live blocks"
-    if not total.requested <= total.used <= used_high <= load.pool.reserved:
+    if not total.requested <= total.used <= used_high <= load.pool.reserved_high:
         return b"load: not requested <= used <= used_high <= reserved"
     return NULL
 

@@ -66,6 +66,9 @@ class CheckedPool(cp.Pool):
     def forget_stream(self, *args):
         self.checked(super().forget_stream, *args)
 
+    def trim(self, *args):
+        return self.checked(super().trim, *args)
+
     def checked(self, method, *args, **kwargs):
         try:
             return method(*args, **kwargs)

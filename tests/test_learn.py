@@ -1,5 +1,7 @@
 """What a predictive pool learns, and the slabs that it keeps and prepares."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +9,14 @@ from hypothesis import strategies as st
 import cuda_pool as cp
 from cuda_pool import _testing
 from cuda_pool.profile import Profile, Slots
+from cuda_pool.replay import replay
+from cuda_pool.trace import Trace
 
 from .models import POOLS, effort
 
 MIB = 1 << 20
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+FIRST_ITERATION = 2941  # events of the trace below, up to its first fall to the level of later iterations
 PERIOD_MAX = 8192       # allocations
 
 
@@ -48,7 +54,7 @@ def test_slabs_of_a_profile_are_ready_at_once(make_device):
                  profile=profile((Slots(512, 100), Slots(16384, 300)))) as pool:
         assert slots(pool, 512)[0] == 0 and 100 <= slots(pool, 512)[1] < 132
         assert slots(pool, 16384)[1] == 300
-        assert pool.stats().largest_free == pool.stats().capacity         # they are free memory
+        assert pool.stats().largest_free == pool.stats().reserved         # they are free memory
         pool.check()
         ptrs = [pool.alloc(500) for _ in range(100)]
         assert slots(pool, 512)[0] >= 100 and slots(pool, 512)[1] == 0
@@ -169,19 +175,46 @@ def test_a_period_ends_without_a_fall(pool):
     pool.free(ptr)
 
 
-@effort(20)
-@given(name=st.sampled_from(sorted(POOLS)), seed=st.integers(0, 1000), doublings=st.integers(0, 16),
-       slots=st.integers(1, 400), period=st.integers(50, 2000),
-       classes=st.lists(st.tuples(st.integers(1, 20_000), st.integers(0, 500)), max_size=4))
-def test_random_loads(name, seed, doublings, slots, period, classes):
+@pytest.mark.parametrize("grows", [False, True])
+def test_random_loads(grows):
     """The counters are those of the load, and the invariants hold, while slabs are kept, prepared and given back."""
-    capacity, more = POOLS[name]
-    sizes = sorted({size for size, _ in classes})
-    known = profile(tuple(Slots(size, dict(classes)[size]) for size in sizes))
-    with cp.sim.Device("16MiB") as device, cp.Pool(
-            capacity, device=device, growth="predictive", profile=known, **more) as pool:
-        for at in range(4):
-            _testing.churn(pool, period, slots, 1, doublings, seed + at, check_every=20, fill=True)
-            _testing.end_period(pool)
-        pool.check()
-        assert pool.stats().used == 0 and pool.stats().largest_free == pool.stats().free
+
+    @effort(20)
+    @given(name=st.sampled_from(sorted(POOLS)), seed=st.integers(0, 1000), doublings=st.integers(0, 16),
+           slots=st.integers(1, 400), period=st.integers(50, 2000),
+           classes=st.lists(st.tuples(st.integers(1, 20_000), st.integers(0, 500)), max_size=4))
+    def try_one(name, seed, doublings, slots, period, classes):
+        capacity, more = POOLS[name]
+        known = profile(tuple(Slots(*pair) for pair in sorted(dict(classes).items())))
+        with cp.sim.Device("16MiB") as device, cp.Pool(
+                capacity, device=device, growth="predictive", max_capacity=None if grows else capacity, profile=known,
+                **more) as pool:
+            for at in range(4):
+                _testing.churn(pool, period, slots, 1, doublings, seed + at, check_every=20, fill=True)
+                _testing.end_period(pool)
+            pool.check()
+            assert grows or pool.stats().largest_free == pool.stats().free
+            pool.trim()
+            assert pool.stats().reserved == 0
+            pool.check()
+
+    try_one()
+
+
+@pytest.mark.parametrize("start", ["2MiB", "256MiB", "1GiB"])
+def test_the_second_run_asks_the_driver_for_a_tenth_at_most(make_device, tmp_path, start):
+    """Driver calls of the first iteration, and what is reserved for the whole run."""
+    trace = Trace.read(EXAMPLES / "gpt2_124m_train.csv.gz")
+    events = zip(trace.is_free, trace.id, trace.size, trace.stream)
+    first = Trace.from_events([("free" if is_free else "alloc", int(block), int(size), int(stream))
+                               for (is_free, block, size, stream), _ in zip(events, range(FIRST_ITERATION))])
+    path, calls = tmp_path / "profile.json", {}
+    full = replay(trace, capacity=start, device=make_device("40GiB"), growth="dynamic", save_profile=path)
+    assert full.failed_row is None
+    for growth, given_more in ("dynamic", {"capacity": start}), ("predictive", {"profile": path}):
+        result = replay(first, device=make_device("40GiB"), growth=growth, **given_more)
+        assert result.failed_row is None
+        calls[growth] = sum(count for name, count in result.upstream_calls.items() if name != "cudaMemGetInfo")
+    assert calls["predictive"] <= 0.1 * calls["dynamic"]
+    second = replay(trace, device=make_device("40GiB"), growth="predictive", profile=path)
+    assert second.failed_row is None and second.ratio <= 1.16

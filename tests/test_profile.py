@@ -262,22 +262,22 @@ def test_a_run_is_saved_and_the_next_one_starts_with_it(make_device, path):
     assert saved.larger == (Blocks(65536, 100_096, 1), Blocks(32 * MIB, 40 * MIB, 1), Blocks(64 * MIB, 70 * MIB, 1))
     for given_as in (path, str(path), saved):
         with cp.Pool(device=device, growth="predictive", profile=given_as, headroom=0.2) as pool:
-            assert pool.stats().capacity == saved.capacity(0.2)
-            assert pool.stats().largest_free == pool.stats().capacity
+            assert pool.stats().reserved == saved.capacity(0.2)
+            assert pool.stats().largest_free == pool.stats().reserved
             pool.check()
     assert device.live == {}
 
 
 def test_a_capacity_that_is_given_is_the_pools(make_device):
     with cp.Pool("3MiB", device=make_device(), growth="predictive", profile=profile()) as pool:
-        assert pool.stats().capacity == 3 * MIB
+        assert pool.stats().reserved == 3 * MIB
     with cp.Pool(0.75, device=make_device(), growth="predictive", profile=profile()) as pool:
-        assert pool.stats().capacity == 48 * MIB
+        assert pool.stats().reserved == 48 * MIB
 
 
 def test_predictive_without_a_profile(make_device):
     with cp.Pool(device=make_device(), growth="predictive") as pool:
-        assert pool.stats().capacity == 48 * MIB
+        assert pool.stats().reserved == 48 * MIB
 
 
 def test_a_profile_that_does_not_fit(make_device):
@@ -287,10 +287,27 @@ def test_a_profile_that_does_not_fit(make_device):
         cp.Pool(device=device, growth="predictive", profile=large)
     assert device.calls["cudaMalloc"] == 0
     with cp.Pool(device=device, growth="predictive", profile=large, headroom=0) as pool:
-        assert pool.stats().capacity == 60 * MIB
+        assert pool.stats().reserved == 60 * MIB
     huge = profile(peak_used=1 << 60, peak_reserved=1 << 60)
     with pytest.raises(ValueError, match="capacity is from 256 bytes to 512.00 GiB, got "):
         cp.Pool(device=device, growth="predictive", profile=huge)
+
+
+def test_a_profile_beyond_max_capacity(make_device):
+    large = profile(peak_used=40 * MIB, peak_reserved=40 * MIB)
+    device = make_device("64MiB")
+    with pytest.raises(ValueError, match="peak of 40.00 MiB and headroom 0.15 of it are 6.00 MiB more than max_capacity"):
+        cp.Pool(device=device, growth="predictive", profile=large, max_capacity="40MiB")
+    assert device.calls["cudaMalloc"] == 0
+    with cp.Pool(device=device, growth="predictive", profile=large, max_capacity="46MiB") as pool:
+        assert pool.stats().reserved == pool.stats().capacity == 46 * MIB
+
+
+def test_a_predictive_pool_grows_beyond_its_profile(make_device):
+    with cp.Pool(device=make_device("64MiB"), growth="predictive", profile=profile()) as pool:
+        pool.free(pool.alloc("10MiB"))
+        assert pool.stats().reserved > 10 * MIB and pool.stats().grow_count == 1
+        pool.check()
 
 
 @pytest.mark.parametrize("given_as, error", [(5, TypeError), ([], TypeError), ({}, TypeError), ("no/such", OSError)])

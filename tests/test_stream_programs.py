@@ -337,8 +337,9 @@ PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(POOLS)), "seed": st.s
 
 def run_program(workers, steps, name, seed, kinds, growth, pool_settings, prepare=lambda pool: None):
     capacity, more = POOLS[name]
+    limit = capacity if growth == "predictive" else None        # its slabs are what is tried here
     with sim.Device("16MiB", seed=seed) as device, cp.Pool(
-            capacity, device=device, growth=growth, **more, **pool_settings) as pool:
+            capacity, device=device, growth=growth, max_capacity=limit, **more, **pool_settings) as pool:
         prepare(pool)
         program = Program(workers, device, pool, kinds)
         program.run(steps)
