@@ -102,8 +102,8 @@ cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, s
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
 # The same for a stream, which is expected to need what the plan says of the next one, if there is a plan.
 cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil
-# Make slabs ready until the owner's class has `slots` of them, as far as there is room; False where that ended it. All
-# locks are held.
+# Make slabs ready until the owner's class has `slots` of them, as far as there is room, and half of the segment is not
+# ready slabs; False where that ended it. All locks are held.
 cdef bint segment_prepare(segment_t* segment, owner_t owner, int size_class, size_t slots) noexcept nogil
 # The same for all classes and what is expected.
 cdef void segment_prepare_all(segment_t* segment, owner_t owner) noexcept nogil

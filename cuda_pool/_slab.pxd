@@ -53,7 +53,7 @@ ctypedef struct slot_t:
 #   a slab is on the list of its state and owner:  FULL <=> used == slots;  READY <=> ready  =>  fresh == 0
 #   used == 0  =>  the slab is ready, or `empty` of its lists: at most one is
 #   slots_used of an owner's class == sum(used of its slabs)
-#   demand of an owner's class: see there
+#   demand of an owner's class: see there;  ready_bytes == sum(bytes of the ready slabs)
 ctypedef struct slab_t:
     size_t offset                   # bytes from the start of the region
     uint32_t bytes
@@ -95,6 +95,7 @@ ctypedef struct slabs_t:
     uint32_t made
     uint32_t spare                  # chain of returned records, along `next`
     size_t makes                    # slabs that were made so far
+    size_t ready_bytes              # of ready slabs
     bint colouring
     uint32_t colour_next
 

@@ -31,6 +31,7 @@ from cuda_pool._status cimport (
 cdef enum:
     TAG_COLOUR = 39
     PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
+    READY_SHARE = 2                 # peaks of classes do not come together: so much of a segment is made ready at most
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
@@ -645,6 +646,8 @@ cdef bint segment_prepare(segment_t* segment, owner_t owner, int size_class, siz
     cdef size_t nbytes
     cdef uint32_t slab
     while demand.active + demand.ready < slots:
+        if segment.slabs.ready_bytes >= segment.size // READY_SHARE:
+            return False
         nbytes = bytes_for(segment, size_class, slots - demand.active - demand.ready)
         if make_slab(segment, owner, NULL, size_class, nbytes, &slab) != STATUS_OK:
             return False

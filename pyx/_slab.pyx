@@ -39,6 +39,7 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most,
     slabs.demand = <demand_t*>host_map(demand_bytes(slabs), DEMAND_COLOUR)
     slabs.passed = 0
     slabs.makes = 0
+    slabs.ready_bytes = 0
     slabs.table = <uint16_t*>calloc(SLAB_TABLE + 1, sizeof(uint16_t))
     slabs.capacity = <uint32_t>min(most, <size_t>RECORDS_MAX) + 1
     slabs.slab = <slab_t*>host_map(records_bytes(slabs), RECORDS_COLOUR)
@@ -288,6 +289,7 @@ cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t bat
 cdef void ready_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
     slab.ready = True
+    slabs.ready_bytes += slab.bytes
     slab.lists.slabs += 1
     demand_of(slabs, slab.owner, slab.size_class).ready += slab.slots
     list_push(slabs, index, SLAB_READY)
@@ -296,6 +298,7 @@ cdef void ready_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
 cdef void ready_leave(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
     slab.ready = False
+    slabs.ready_bytes -= slab.bytes
     slab.lists.slabs -= 1
     demand_of(slabs, slab.owner, slab.size_class).ready -= slab.slots
     list_remove(slabs, index, SLAB_READY)
@@ -398,12 +401,25 @@ cdef void list_remove(slabs_t* slabs, uint32_t index, slab_list_t state) noexcep
 cdef const char* slabs_check(const slabs_t* slabs) noexcept nogil:
     cdef int owner, index
     cdef const char* broken
+    cdef size_t ready_bytes = 0
     for owner in range(slabs.owners):
         for index in range(slabs.classes):
             broken = lists_check(slabs, <owner_t>owner, index)
             if broken != NULL:
                 return broken
+            ready_bytes += bytes_ready(slabs, slabs_of(slabs, <owner_t>owner, index))
+    if ready_bytes != slabs.ready_bytes:
+        return b"slab: ready_bytes is not that of the ready slabs"
     return NULL
+
+
+cdef size_t bytes_ready(const slabs_t* slabs, const slab_lists_t* lists) noexcept nogil:
+    cdef size_t nbytes = 0
+    cdef uint32_t slab = slabs_ready(lists)
+    while slab != NO_SLAB:
+        nbytes += slabs.slab[slab].bytes
+        slab = slabs.slab[slab].next
+    return nbytes
 
 
 cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
