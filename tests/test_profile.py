@@ -296,7 +296,7 @@ def test_a_profile_that_does_not_fit(make_device):
 def test_a_profile_beyond_max_capacity(make_device):
     large = profile(peak_used=40 * MIB, peak_reserved=40 * MIB)
     device = make_device("64MiB")
-    with pytest.raises(ValueError, match="peak of 40.00 MiB and headroom 0.15 of it are 6.00 MiB more than max_capacity"):
+    with pytest.raises(ValueError, match="peak of 40.00 MiB and headroom 0.15 of it are 6.00 MiB more than max_cap"):
         cp.Pool(device=device, growth="predictive", profile=large, max_capacity="40MiB")
     assert device.calls["cudaMalloc"] == 0
     with cp.Pool(device=device, growth="predictive", profile=large, max_capacity="46MiB") as pool:
