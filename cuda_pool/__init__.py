@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from . import sim
-from ._api import Pool
+from ._api import Pool, release_memory
 from ._buffer import Buffer
 from .errors import (
     CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, TraceError)
@@ -19,5 +19,5 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DeviceUnavailableError", "InvalidPointerError", "OutOfMemoryError", "Pool", "PoolStats",
-    "Profile", "ProfileError", "TierStats", "TraceError", "format_size", "parse_size", "sim",
+    "Profile", "ProfileError", "TierStats", "TraceError", "format_size", "parse_size", "release_memory", "sim",
 ]

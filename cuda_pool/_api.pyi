@@ -1,6 +1,7 @@
 from os import PathLike
 from types import TracebackType
-from typing import Iterable, Literal, Protocol, SupportsFloat, SupportsIndex, TypeAlias, type_check_only
+from typing import (
+    Callable, Iterable, Literal, Protocol, SupportsFloat, SupportsIndex, TypeAlias, TypeVar, type_check_only)
 
 from ._buffer import Buffer
 from ._capture import Capture
@@ -16,19 +17,24 @@ class _CudaStream(Protocol):
 _Path: TypeAlias = str | PathLike[str]
 _Size: TypeAlias = SupportsIndex | str
 _Stream: TypeAlias = SupportsIndex | _CudaStream
+_Callback = TypeVar("_Callback", bound=Callable[[int], object])
 
 ALIGNMENT: int
 REUSE: tuple[str, ...]
 SUPPORTED: dict[str, tuple[str | None, ...]]
 
+def release_memory(nbytes: _Size | None = None, device: SupportsIndex | Device | None = None) -> int: ...
+
 class Pool:
     def __init__(self, capacity: _Size | SupportsFloat = 0.75, device: SupportsIndex | Device = 0,
-                 backing: Literal["malloc"] = "malloc", growth: Literal["static", "predictive"] = "static",
-                 max_capacity: None = None, slab_max: _Size | None = None, mid_max: _Size | None = None,
-                 min_block: _Size | None = None, size_classes: _Size | Iterable[_Size] | None = None,
+                 backing: Literal["malloc"] = "malloc",
+                 growth: Literal["static", "dynamic", "predictive"] = "static",
+                 max_capacity: _Size | SupportsFloat | None = None, slab_max: _Size | None = None,
+                 mid_max: _Size | None = None, min_block: _Size | None = None,
+                 size_classes: _Size | Iterable[_Size] | None = None,
                  headroom: float = 0.15, profile: Profile | _Path | None = None, debug: bool = False,
-                 scrub: bool = False, trace: None = None, *,
-                 reuse: Literal["wait", "query", "never"] = "wait") -> None: ...
+                 scrub: bool = False, trace: None = None, *, reuse: Literal["wait", "query", "never"] = "wait",
+                 release_threshold: _Size | None = None) -> None: ...
     def alloc(self, nbytes: _Size, stream: _Stream = 0, *, alignment: _Size = 256) -> int: ...
     def free(self, ptr: SupportsIndex) -> None: ...
     def free_async(self, ptr: SupportsIndex, stream: _Stream = 0) -> None: ...
@@ -41,6 +47,9 @@ class Pool:
     def owns(self, ptr: SupportsIndex) -> bool: ...
     def stats(self) -> PoolStats: ...
     def save_profile(self, path: _Path) -> None: ...
+    def trim(self, keep: _Size = 0) -> int: ...
+    def on_pressure(self, callback: _Callback) -> _Callback: ...
+    def off_pressure(self, callback: Callable[[int], object]) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
     @property

@@ -9,9 +9,10 @@ from cuda_pool._state cimport leaving_t, pool_t
 cdef int ask_region(pool_t* pool) noexcept nogil
 cdef int ask_region_back(pool_t* pool) noexcept nogil
 cdef int ask_regions_back(pool_t* pool) noexcept nogil          # of a closed pool
-# One more region for a pool that is open, and one less.
+# One more region for a pool that is open, and one less. STATUS_OVERLAP: the driver returned what is live already; so
+# may ask_region().
 cdef int ask_more(pool_t* pool, size_t nbytes, void** start) noexcept nogil
-cdef int ask_less(pool_t* pool, void* start) noexcept nogil
+cdef int ask_less(pool_t* pool, void* start, size_t nbytes) noexcept nogil
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 cdef int ask_zero(pool_t* pool, const leaving_t* block, cudaStream_t stream) noexcept nogil
 # Wait for everything queued on a stream, or for all work of the device.

@@ -5,7 +5,7 @@ from cuda_pool._state cimport pool_t
 
 cdef enum:
     GROWTH_STEP = 2 << 20           # bytes: no region that the pool chooses the size of is smaller, or no multiple
-    GROWTH_STEP_MAX = 256 << 20     # a larger region is for one request alone
+    GROWTH_STEP_MAX = 1 << 30       # a larger region is for one request alone
     GROWTH_SHARE = 8                # of what is reserved: the usual step
     WAIT_SHARE = 2                  # of the peak of used bytes: up to there a pool grows rather than waits
 

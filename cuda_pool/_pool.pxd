@@ -46,7 +46,6 @@ cdef int pool_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept 
 cdef void pool_set_release(pool_t* pool, size_t threshold) noexcept nogil
 cdef void pool_release(pool_t* pool) noexcept nogil         # what a free found to be due
 cdef void pool_excuse(pool_t* pool) noexcept nogil          # an allocation that had failed succeeded after all
-cdef void pool_abandon(pool_t* pool) noexcept nogil     # close it, and leave its region to whom it belongs
 # Give back what a closed pool keeps for threads that call it nevertheless: when there can be none any more.
 cdef void pool_destroy(pool_t* pool) noexcept nogil
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock

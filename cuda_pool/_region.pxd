@@ -33,7 +33,6 @@ ctypedef struct regions_t:
 
 cdef int regions_init(regions_t* regions, size_t span) noexcept nogil       # 0 when the host has no memory
 cdef void regions_destroy(regions_t* regions) noexcept nogil
-cdef bint regions_overlap(const regions_t* regions, const region_t* region) noexcept nogil
 cdef void regions_add(regions_t* regions, const region_t* region) noexcept nogil
 cdef void regions_remove(regions_t* regions, uint32_t index) noexcept nogil
 # The offset of an address, or NO_OFFSET.

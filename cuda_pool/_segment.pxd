@@ -15,7 +15,7 @@ from cuda_pool._status cimport STATUS_OK
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
-    size_t span                     # for regions to come: bytes of offsets, a multiple of REGION_PAGE; 0: there are none
+    size_t span                     # offsets for regions to come, a multiple of REGION_PAGE; 0: there are none
     size_t mid_max                  # larger requests go to the buddy tier first
     size_t min_block                # unit of the buddy tier, a power of two
     size_t growth_step              # by which the mid tier grows while it can, a power of two
@@ -60,6 +60,7 @@ ctypedef struct segment_t:
     size_t span                     # no offset is as large
     size_t size                     # bytes of memory, a multiple of MID_UNIT
     size_t size_high                # bytes: the most so far
+    size_t shut                     # bytes of the region that is being given back
     int far_regions                 # those that do not start at offset 0
     size_t mid_max
     size_t min_block

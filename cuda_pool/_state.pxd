@@ -2,6 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
+from cuda_pool._claim cimport claim_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
@@ -72,11 +73,12 @@ ctypedef struct release_t:
 # The shortest paths hold one heap's lock alone (_front.pxd), or `lock` alone (blocks of the two upper tiers). Whatever
 # those read without `lock` or without their heap's lock changes only while all of them are held, by enter(): that is
 # who is which stream, captures, batches and `closed`. Words that may be read without any are written as in _relaxed.
-# Fields above `closed` are set once, by pool_open(), other than those of regions, which come and go with all locks held.
+# Fields above `closed` are set once, by pool_open(), but for those of the regions, which come and go with all locks
+# held.
 # Invariants, asserted by pool_check():
 #   requested <= used <= reserved <= capacity;  each is at most its high-water mark
 #   helds.bytes == segment.held
-#   the region at offset 0, if any, begins at base and has `first` bytes;  regions.size == segment.size
+#   the region at offset 0, if any, begins at base and has `first` bytes;  regions.size == segment.size + segment.shut
 ctypedef struct pool_t:
     lock_t lock
     const unsigned* forks           # forks between the first process and this one
@@ -84,6 +86,7 @@ ctypedef struct pool_t:
     const driver_t* driver
     int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
+    bint debug                      # refuse what any pool has already
     reuse_t reuse
     void* region                    # the one that the pool opened with, as cudaMalloc returned it
     size_t reserved                 # bytes of all regions
@@ -104,6 +107,8 @@ ctypedef struct pool_t:
     size_t grow_count
     size_t trim_count
     release_t release
+    claim_t refused                 # what the driver returned when STATUS_OVERLAP was, and what that is part of
+    claim_t taken
     leaving_t* leaving
     order_t order
     helds_t helds

@@ -13,7 +13,7 @@ cdef enum status_t:
     STATUS_CAPTURING            # the stream is being captured already
     STATUS_STREAMS              # as many streams as a pool can keep apart are pending
     STATUS_WOULD_WAIT           # the driver would have to be asked; pool_try_* never does
-    STATUS_OVERLAP              # the driver returned memory that the pool has already
+    STATUS_OVERLAP              # the driver returned memory that is live already
     STATUS_CUDA                 # a driver call failed; status_code() and status_call() tell which and how
 
 cdef enum:

@@ -18,6 +18,7 @@ __all__ = ["Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "repla
 MIB = 1 << 20
 SLICE = 1 << 14         # events played between two looks at the keyboard
 STEP_MIN = 64 << 10
+GROWING_START = 2 * MIB     # what a pool that grows begins with
 STEPS_IN_PEAK = 4096
 STEPS_MAX = 1 << 18     # 64 times the peak: no setting wastes that much
 SETTINGS = ("slab_max", "mid_max", "min_block")
@@ -178,7 +179,7 @@ class FitResult:
         Over all replays, as in `ReplayResult`.
     findings : list of str
         The first ten of them, in words.
-    backing : str
+    backing, growth : str
         As given.
     reuse : str or None
         As given.
@@ -204,6 +205,7 @@ class FitResult:
     misuses: int
     findings: list
     backing: str
+    growth: str
     reuse: str | None
     lag: int
     seed: int | None
@@ -231,8 +233,9 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     ----------
     trace : Trace
     capacity : int or str, optional
-        Bytes, or text such as ``"8GiB"``; by default what the profile needs or, without one, 1.25 times the trace's
-        peak, rounded up to 2 MiB.
+        Bytes, or text such as ``"8GiB"``; by default 1.25 times the trace's peak, rounded up to 2 MiB, and twice the
+        peak, or what the profile needs, for a pool that grows, which has this as its limit. It begins with what the
+        profile needs, or else with 2 MiB.
     device : int or cuda_pool.sim.Device, optional
         CUDA ordinal or simulated device; by default a simulated device that is just large enough.
     backing, growth : str
@@ -280,15 +283,16 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     """
     lag, repeats, seed = _lag(lag), _repeats(repeats), _seed(seed)
     profile = None if profile is None else as_profile(profile)
-    if capacity is not None or profile is None:
-        capacity = default_capacity(trace) if capacity is None else parse_size(capacity)
-        require_capacity(capacity)  # of the pool; without it a simulated device would speak of its own limits
-    needed = profile.capacity(HEADROOM if headroom is None else headroom) if capacity is None else capacity
-    device = _device(device, needed, lag, seed)
+    if capacity is None:
+        needed = 0 if profile is None else profile.capacity(HEADROOM if headroom is None else headroom)
+        capacity = max(default_capacity(trace, growth), needed)
+    capacity = parse_size(capacity)
+    require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
+    device = _device(device, capacity, lag, seed)
     findings = _Findings()
     settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block, "profile": profile,
-                **_given(capacity=capacity, reuse=reuse, headroom=headroom)}
-    with _pool(device=device, backing=backing, growth=growth, **settings) as pool:
+                **_given(reuse=reuse, headroom=headroom)}
+    with _pool(capacity, device=device, backing=backing, growth=growth, **settings) as pool:
         with _loop(trace, pool, lag, findings) as loop:
             run = _Run(loop, pool)
             run.play(repeats, progress)
@@ -328,7 +332,8 @@ def time_malloc(trace, *, repeats=1, progress=None):
     return run.ns_per_event
 
 
-def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None, search=True, progress=None):
+def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=None, settings=None, search=True,
+        progress=None):
     """Find the smallest capacity that serves a trace.
 
     The capacity grows from the trace's peak until a replay succeeds, and is then bisected down to the resolution: the
@@ -340,6 +345,8 @@ def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None,
     trace : Trace
     backing : str
         As for `cuda_pool.Pool`.
+    growth : str
+        As for `cuda_pool.Pool`; the capacity of a pool that grows is its limit, and it begins with 2 MiB.
     reuse : str, optional
         As for `cuda_pool.Pool`.
     lag, seed : int
@@ -365,7 +372,7 @@ def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None,
         A parameter is of a type that is not accepted.
     """
     lag, seed = _lag(lag), _seed(seed)
-    fitter = _Fitter(trace, lag, seed, backing=backing, **_given(reuse=reuse))
+    fitter = _Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
     best = found = fitter.smallest(chosen)
@@ -381,12 +388,17 @@ def fit(trace, *, backing="malloc", reuse=None, lag=0, seed=None, settings=None,
         ratio=found and found.ratio, settings=fitter.settings_of(chosen),
         cross_stream_waits=found and found.cross_stream_waits, host_waits=found and found.host_waits,
         best=best if choices else None, resolution=fitter.step, tried=len(choices) + 1, replays=fitter.replays,
-        failed_row=failed_row, **fitter.findings.as_dict(), backing=backing, reuse=reuse, lag=lag, seed=seed)
+        failed_row=failed_row, **fitter.findings.as_dict(), backing=backing, growth=growth, reuse=reuse, lag=lag,
+        seed=seed)
 
 
-def default_capacity(trace):
-    """Return 1.25 times the peak of a trace, rounded up to 2 MiB and at most what a pool can hold, in bytes."""
-    return min(max(-(-trace.peak_live * 5 // (8 * MIB)), 1) * 2 * MIB, CAPACITY_MAX)
+def default_capacity(trace, growth="static"):
+    """Return 1.25 times the peak of a trace, or 2 times for a pool that grows, in bytes.
+
+    It is rounded up to 2 MiB, and at most what a pool can hold.
+    """
+    quarters = 5 if growth == "static" else 8
+    return min(max(-(-trace.peak_live * quarters // (8 * MIB)), 1) * 2 * MIB, CAPACITY_MAX)
 
 
 class _Run:
@@ -539,7 +551,7 @@ class _Fitter:
         self.replays += 1
         capacity = self._capacity(steps)
         device = _simulated(capacity, self.seed)
-        with _pool(capacity=capacity, device=device, **self.parameters, **settings) as pool:
+        with _pool(capacity, device=device, **self.parameters, **settings) as pool:
             with _loop(self.trace, pool, self.lag, self.findings) as loop:
                 run = _Run(loop, pool)
                 run.play()
@@ -565,8 +577,14 @@ def _grid():
 
 
 @contextlib.contextmanager
-def _pool(**parameters):
-    pool = Pool(**parameters)
+def _pool(capacity, **parameters):
+    """A pool that may hold `capacity` bytes; one that grows begins with its profile, or with little."""
+    if parameters.get("profile") is not None:
+        pool = Pool(max_capacity=capacity, **parameters)
+    elif parameters.get("growth") != "static":
+        pool = Pool(min(GROWING_START, capacity), max_capacity=capacity, **parameters)
+    else:
+        pool = Pool(capacity, **parameters)
     try:
         yield pool
     finally:

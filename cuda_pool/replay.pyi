@@ -82,6 +82,7 @@ class FitResult:
     misuses: int
     findings: list[str]
     backing: str
+    growth: str
     reuse: str | None
     lag: int
     seed: int | None
@@ -93,7 +94,7 @@ def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Dev
            min_block: int | str | None = None, headroom: float | None = None, profile: Profile | _Path | None = None,
            save_profile: _Path | None = None, repeats: int = 1, progress: _Progress | None = None) -> ReplayResult: ...
 def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
-def fit(trace: Trace, *, backing: str = "malloc", reuse: str | None = None, lag: int = 0, seed: int | None = None,
-        settings: dict[str, int | str | None] | None = None, search: bool = True,
+def fit(trace: Trace, *, backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
+        seed: int | None = None, settings: dict[str, int | str | None] | None = None, search: bool = True,
         progress: _Progress | None = None) -> FitResult: ...
-def default_capacity(trace: TraceTable) -> int: ...
+def default_capacity(trace: TraceTable, growth: str = "static") -> int: ...

@@ -90,7 +90,8 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     mid_max = MID_MAX if mid_max is None else min(parse_size(mid_max), CAPACITY_MAX)
     return Settings(slab_max=slab_max, mid_max=mid_max, min_block=min_block,
                     growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
-                    granule=_granule(max_capacity or capacity, slab_max, min_block), size_classes=classes, good_fit=GOOD_FIT)
+                    granule=_granule(max_capacity or capacity, slab_max, min_block), size_classes=classes,
+                    good_fit=GOOD_FIT)
 
 
 def require_capacity(nbytes):

@@ -17,7 +17,7 @@ from cuda_pool._gate cimport status_raise
 from cuda_pool._heap cimport tally_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
-    pool_abandon, pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream,
+    pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream,
     pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_give_back, pool_hold_stream, pool_init,
     pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_record_use_as,
     pool_release, pool_set_release, pool_size_of, pool_stats_t, pool_trim, pool_try_alloc_as, pool_try_free,
@@ -55,8 +55,6 @@ SUPPORTED = {"backing": ("malloc",), "growth": ("static", "dynamic", "predictive
 
 cdef object live_pools = WeakSet()
 cdef object in_relief = threading.local()
-
-cdef dict regions = {}          # of every open pool: address of its pool_t -> (driver, device, first byte, end)
 
 
 @cython.no_gc_clear             # the destructor still needs the device when a cycle is collected
@@ -430,9 +428,9 @@ cdef class Pool:
             used=now.used, used_high=now.used_high, requested=now.requested, requested_high=now.requested_high,
             pending=now.pending, free=now.free, largest_free=now.largest_free,
             alloc_count=now.alloc_count, free_count=now.free_count, oom_count=now.oom_count,
-            grow_count=now.grow_count, trim_count=now.trim_count, defrag_count=0, device_free=device_free, device_total=device_total,
-            upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]), mid=tier_stats(now.tier[TIER_MID]),
-            buddy=tier_stats(now.tier[TIER_BUDDY]))
+            grow_count=now.grow_count, trim_count=now.trim_count, defrag_count=0, device_free=device_free,
+            device_total=device_total, upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]),
+            mid=tier_stats(now.tier[TIER_MID]), buddy=tier_stats(now.tier[TIER_BUDDY]))
 
     def save_profile(self, path):
         """Write what the pool has needed so far, for the pool of a later run to start with (`profile`).
@@ -459,8 +457,9 @@ cdef class Pool:
         """Give regions back to the driver that are wholly free.
 
         Completes first what is known to be done: frees whose work is over, and slabs without a used slot. A region with
-        pending work stays, and nothing is waited for. The largest region that may go is the first to go, and of
-        several the newest. A static pool keeps its region. During a capture nothing is given back.
+        pending work stays; trim does not wait for it, though cudaFree, where it is called, waits for the device by
+        itself. The largest region that may go is the first to go, and of several the one with the highest place. A
+        static pool keeps its region. During a capture nothing is given back.
 
         Parameters
         ----------
@@ -557,7 +556,6 @@ cdef class Pool:
             The driver did not take the region back; the pool is closed all the same.
         """
         cdef int status
-        forget(self)
         with nogil:
             status = pool_close(self.handle)
         self.streams.distrust()
@@ -586,7 +584,6 @@ cdef class Pool:
 
     def __dealloc__(self):
         if self.handle != NULL:
-            forget(self)
             with nogil:
                 pool_close(self.handle)
             if pool_is_closed(self.handle):         # a child process leaves what its parent may have been changing
@@ -776,8 +773,8 @@ cdef int release(Pool pool) except -1:
 def release_memory(nbytes=None, device=None):
     """Let the pools of this process give idle memory back to the driver, for another part of it to use.
 
-    Only regions that are wholly free go, and nothing is waited for: see ``Pool.trim``. Pools that have most idle are not
-    asked first; they are asked in no particular order.
+    Only regions that are wholly free go, see ``Pool.trim``; the pools are asked in no particular order. Pass it on to
+    whatever calls a function when it is out of memory; for pools of this process that is done without.
 
     Parameters
     ----------
@@ -821,7 +818,8 @@ def _release(size_t wanted, Device device, Pool but):
 
 # Opening and closing
 
-cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, object settings, bint scrub, int reuse) except -1:
+cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, object settings, bint scrub,
+                     int reuse) except -1:
     cdef settings_t plain
     cdef int status, index
     cdef size_t most = limit or nbytes
@@ -849,7 +847,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, obje
         # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
         raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most)
     status_raise(pool.handle, status, nbytes, 0)
-    return remember(pool)
+    return 0
 
 
 cdef int predict(Pool pool, list streams) except -1:
@@ -867,25 +865,7 @@ cdef int predict(Pool pool, list streams) except -1:
             status = pool_predict(pool.handle, plan, at // max(classes, 1), classes)
     finally:
         free(plan)
-    return status_raise(pool.handle, status, 0, 0)
-
-
-cdef int remember(Pool pool) except -1:
-    """Note down where the region lies; in a debug pool, refuse one that overlaps another pool's."""
-    cdef size_t start = <size_t>pool.handle.region
-    cdef tuple region = (<size_t>pool.handle.driver, pool.handle.device, start, start + pool.handle.reserved)
-    if pool.debug:
-        for other in regions.values():
-            if region[:2] == other[:2] and region[2] < other[3] and other[2] < region[3]:
-                pool_abandon(pool.handle)           # the region is the other pool's: nothing to return
-                raise RuntimeError(f"the driver returned 0x{start:x}, which overlaps a live region from "
-                                   f"0x{other[2]:x} to 0x{other[3]:x}")
-    regions[<size_t>pool.handle] = region
-    return 0
-
-
-cdef int forget(Pool pool) except -1:
-    regions.pop(<size_t>pool.handle, None)
+    status_raise(pool.handle, status, 0, 0)
     return 0
 
 

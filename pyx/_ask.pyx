@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
 
+from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
     cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, device_enter, device_leave)
 from cuda_pool._hostmem cimport host_grow
@@ -12,7 +13,7 @@ from cuda_pool._state cimport (
     UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
     UPSTREAM_MALLOC, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE, UPSTREAM_STREAM_QUERY,
     UPSTREAM_SYNCHRONIZE, UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
-from cuda_pool._status cimport STATUS_OK, status_code, status_cuda
+from cuda_pool._status cimport STATUS_OK, STATUS_OVERLAP, status_code, status_cuda
 
 cdef enum:
     cudaEventDisableTiming = 2          # cheaper, and all that is needed
@@ -26,17 +27,20 @@ cdef const char** call_names = [
 
 cdef int ask_region(pool_t* pool) noexcept nogil:
     """The pool is not open yet."""
-    cdef int previous = 0
+    cdef int previous = 0, status
     cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
-    return ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
+    status = ask_end(pool, previous, pool.driver.cudaMalloc(&pool.region, pool.reserved), UPSTREAM_MALLOC)
+    return status if status != STATUS_OK else claim(pool, pool.region, pool.reserved)
 
 
 cdef int ask_region_back(pool_t* pool) noexcept nogil:
     """The pool is closed."""
     cdef int previous = 0
-    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    cdef cudaError_t error
+    unclaim(pool, pool.region, pool.reserved)
+    error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
     return ask_end(pool, previous, pool.driver.cudaFree(pool.region), UPSTREAM_FREE)
@@ -46,7 +50,10 @@ cdef int ask_regions_back(pool_t* pool) noexcept nogil:
     """The first failure of several is what is told."""
     cdef int previous = 0, status = STATUS_OK, latest
     cdef uint32_t at
-    cdef cudaError_t error = device_enter(pool.driver, pool.device, &previous)
+    cdef cudaError_t error
+    for at in range(pool.regions.count):
+        unclaim(pool, pool.regions.region[at].start, pool.regions.region[at].nbytes)
+    error = device_enter(pool.driver, pool.device, &previous)
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
     for at in range(pool.regions.count):
@@ -61,15 +68,51 @@ cdef int ask_more(pool_t* pool, size_t nbytes, void** start) noexcept nogil:
     cdef int status = ask_begin(pool, &previous)
     if status == STATUS_OK:
         status = ask_end(pool, previous, pool.driver.cudaMalloc(start, nbytes), UPSTREAM_MALLOC)
-    return status
+    return status if status != STATUS_OK else claim(pool, start[0], nbytes)
 
 
-cdef int ask_less(pool_t* pool, void* start) noexcept nogil:
+cdef int ask_less(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
     cdef int previous = 0
     cdef int status = ask_begin(pool, &previous)
-    if status == STATUS_OK:
-        status = ask_end(pool, previous, pool.driver.cudaFree(start), UPSTREAM_FREE)
+    if status != STATUS_OK:
+        return status
+    unclaim(pool, start, nbytes)
+    status = ask_end(pool, previous, pool.driver.cudaFree(start), UPSTREAM_FREE)
+    if status != STATUS_OK:
+        claim(pool, start, nbytes)
     return status
+
+
+cdef int claim(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    """What somebody has already is not the pool's to return. Without `debug` that is looked at for its own only."""
+    cdef claim_t mine = claim_of(pool, start, nbytes), other
+    if claim_make(&mine, &other) or not (pool.debug or is_own(pool, &other)):
+        return STATUS_OK
+    pool.refused = mine
+    pool.taken = other
+    return STATUS_OVERLAP
+
+
+cdef bint is_own(const pool_t* pool, const claim_t* claim) noexcept nogil:
+    cdef uint32_t at
+    for at in range(pool.regions.count):
+        if <size_t>pool.regions.region[at].start == claim.start:
+            return True
+    return False
+
+
+cdef void unclaim(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    cdef claim_t mine = claim_of(pool, start, nbytes)
+    claim_drop(&mine)
+
+
+cdef inline claim_t claim_of(const pool_t* pool, void* start, size_t nbytes) noexcept nogil:
+    cdef claim_t mine
+    mine.driver = pool.driver
+    mine.device = pool.device
+    mine.start = <size_t>start
+    mine.end = <size_t>start + nbytes
+    return mine
 
 
 cdef int ask_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil:

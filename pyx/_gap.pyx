@@ -172,12 +172,15 @@ cdef uint32_t segment_shut(segment_t* segment, size_t offset, size_t size) noexc
     if found == NO_MID:
         return NO_MID
     segment.size -= size
+    segment.shut += size
     segment.far_regions -= offset != 0
     return mid_take(mid, found, <uint32_t>(size // MID_UNIT), 0, 0, MID_SHUT)
 
 
 cdef void segment_reopen(segment_t* segment, uint32_t shut) noexcept nogil:
-    segment.size += <size_t>segment.mid.block[shut].size * MID_UNIT
+    cdef size_t size = <size_t>segment.mid.block[shut].size * MID_UNIT
+    segment.size += size
+    segment.shut -= size
     segment.far_regions += segment.mid.block[shut].offset != 0
     mid_free(&segment.mid, shut, NOBODY, 0)
 
@@ -188,6 +191,7 @@ cdef void segment_forget(segment_t* segment, uint32_t shut) noexcept nogil:
     cdef mid_block_t* block = &mid.block[shut]
     cdef uint32_t above = block.after, gap = shut
     cdef uint32_t next = mid.block[above].role.gap.next, bias = mid.block[above].role.gap.bias
+    segment.shut -= <size_t>block.size * MID_UNIT
     mid_absorb_next(mid, block)
     if block.before != NO_MID:
         gap = block.before

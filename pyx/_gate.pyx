@@ -41,7 +41,8 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
         raise RuntimeError("a pool keeps 254 streams apart, those that are held and captures included: "
                            "forget those that are no longer used")
     if status == STATUS_OVERLAP:
-        raise RuntimeError("the driver returned memory that overlaps a live region of this pool")
+        raise RuntimeError(f"the driver returned 0x{pool.refused.start:x}, which overlaps a live region from "
+                           f"0x{pool.taken.start:x} to 0x{pool.taken.end:x}")
     driver_check(pool.driver, status_code(status), pool_call_name(status_call(status)).decode())
     raise SystemError(f"unexpected status {status}")
 

@@ -14,14 +14,14 @@ from cuda_pool._mid cimport MID_UNIT, NO_MID
 from cuda_pool._order cimport STREAM_CAPTURE
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._region cimport (
-    REGIONS_MAX, region_t, regions_add, regions_init, regions_overlap, regions_remove)
+    REGIONS_MAX, region_t, regions_add, regions_init, regions_remove)
 from cuda_pool._relaxed cimport set_flag, set_size
 from cuda_pool._segment cimport segment_boundary, segment_highs, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done
 from cuda_pool._state cimport (
     MARK_SHARE, RELEASE_NEVER, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
 from cuda_pool._status cimport (
-    STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_OVERLAP, status_code)
+    STATUS_OK, STATUS_OUT_OF_MEMORY, status_code)
 
 cdef enum:
     PAUSE_MAX = 1024                # frees between two tries to give memory back
@@ -45,7 +45,7 @@ cdef bint could_grow(const pool_t* pool, owner_t owner, size_t nbytes) noexcept 
 
 
 cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil:
-    """Up to a share of the peak, memory that streams have to themselves is cheaper than their waits, again and again."""
+    """Up to a share of the peak, memory that streams have to themselves is cheaper than waits again and again."""
     cdef size_t needed = bytes_needed(pool, nbytes, alignment), high = 0, requested_high = 0
     if not pool.grows or needed == 0 or enter(pool) != STATUS_OK:
         return False
@@ -66,7 +66,7 @@ cdef bint growth_could_help(pool_t* pool, owner_t owner, size_t nbytes, size_t a
 
 cdef int growth_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
                       int* status) noexcept nogil:
-    """The usual step; if it is refused exactly what is needed; if that is refused, too, in exchange for idle regions."""
+    """The usual step; if it is refused, exactly what is needed; if that is, too, in exchange for idle regions."""
     cdef size_t needed = bytes_needed(pool, nbytes, alignment), returned = 0, step
     cdef int fault
     if not pool.grows or needed == 0 or needed > pool.capacity or not may_call(pool, owner):
@@ -137,7 +137,7 @@ cdef void take_back(pool_t* pool, size_t nbytes) noexcept nogil:
     status = add_region(pool, start, nbytes)
     leave_all(pool)
     if status != STATUS_OK:
-        ask_less(pool, start)
+        ask_less(pool, start, nbytes)
 
 
 cdef int grow(pool_t* pool, size_t size, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
@@ -156,7 +156,7 @@ cdef int grow(pool_t* pool, size_t size, owner_t owner, size_t nbytes, size_t al
         status[0] = serve_locked(pool, owner, nbytes, alignment, ptr)
     leave_all(pool)
     if fault != STATUS_OK:
-        ask_less(pool, start)
+        ask_less(pool, start, size)
     return STATUS_OK if fault == STATUS_OUT_OF_MEMORY else fault
 
 
@@ -164,8 +164,6 @@ cdef int add_region(pool_t* pool, void* start, size_t nbytes) noexcept nogil:
     """Under all locks. STATUS_OUT_OF_MEMORY: there are as many regions as there can be, or it is too small."""
     cdef region_t region = region_at(start, nbytes)
     cdef int status
-    if regions_overlap(&pool.regions, &region):
-        return STATUS_OVERLAP
     if region.size == 0 or pool.regions.count == REGIONS_MAX:
         return STATUS_OUT_OF_MEMORY
     status = segment_open(&pool.segment, region.address, region.size, &region.offset)
@@ -242,7 +240,7 @@ cdef bint give_one_back(pool_t* pool, size_t nbytes, bint at_least, size_t* retu
     leave_all(pool)
     if shut == NO_MID:
         return False
-    fault[0] = ask_less(pool, region.start)
+    fault[0] = ask_less(pool, region.start, region.nbytes)
     enter_all(pool)
     if fault[0] == STATUS_OK:
         segment_forget(&pool.segment, shut)

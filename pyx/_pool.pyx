@@ -60,6 +60,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.driver = driver
     pool.device = device
     pool.scrub = scrub
+    pool.debug = settings.colouring
     pool.reuse = reuse
     pool.reserved = nbytes
     pool.capacity = capacity
@@ -112,10 +113,6 @@ cdef int pool_close(pool_t* pool) noexcept nogil:
         return STATUS_OK
     ask_no_events(pool)
     return ask_regions_back(pool)
-
-
-cdef void pool_abandon(pool_t* pool) noexcept nogil:
-    shut_down(pool)
 
 
 cdef void pool_destroy(pool_t* pool) noexcept nogil:

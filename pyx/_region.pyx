@@ -37,16 +37,6 @@ cdef void regions_destroy(regions_t* regions) noexcept nogil:
     regions.count = 0
 
 
-cdef bint regions_overlap(const regions_t* regions, const region_t* region) noexcept nogil:
-    """Does a region share a byte with one that is there?"""
-    cdef uint32_t at
-    for at in range(regions.count):
-        if (regions.region[at].address < region.address + region.size
-                and region.address < regions.region[at].address + regions.region[at].size):
-            return True
-    return False
-
-
 cdef void regions_add(regions_t* regions, const region_t* region) noexcept nogil:
     cdef uint32_t at = regions.count
     cdef size_t page

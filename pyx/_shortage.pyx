@@ -1,8 +1,9 @@
 """The order of last resort: what is done for an allocation that finds no memory that is free for it.
 
 First what has completed is reclaimed. Then, if the pool may, the allocating stream is put behind the work of as few
-other streams as will do, the least waiting first. Then the host waits for one event after another, in the order in
-which they were recorded, and at last for the whole device. After each step the request is tried again.
+other streams as will do, the least waiting first; a pool that grows does so before that, as long as it stays within a
+share of its peak, or else after it. Then the host waits for one event after another, in the order in which they were
+recorded, and at last for the whole device. After each step the request is tried again.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -58,7 +59,7 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
 
 
 cdef int free_regions(pool_t* pool) noexcept nogil:
-    """Let no region be kept by pending work, that of the stream itself included, which need not end for its own sake."""
+    """Let no region be kept by pending work, that of the stream itself included."""
     cdef bint pending
     cdef int status = see_what_is_done(pool)
     lock_acquire(&pool.lock)

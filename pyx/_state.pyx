@@ -327,8 +327,8 @@ cdef const char* totals_check(const pool_t* pool) noexcept nogil:
 
 cdef const char* regions_agree(const pool_t* pool) noexcept nogil:
     cdef const char* broken = regions_check(&pool.regions)
-    if broken == NULL and (pool.regions.size != pool.segment.size or pool.regions.nbytes != pool.reserved):
-        broken = b"pool: regions.size != segment.size, or regions.nbytes != reserved"
+    if broken == NULL and (pool.regions.size != pool.segment.size + pool.segment.shut or pool.regions.nbytes != pool.reserved):
+        broken = b"pool: regions.size != segment.size + segment.shut, or regions.nbytes != reserved"
     if broken == NULL and pool.first != 0 and regions_find(&pool.regions, pool.base) != 0:
         broken = b"pool: the region at offset 0 does not begin at base"
     return broken

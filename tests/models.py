@@ -469,3 +469,21 @@ POOLS = {
     "bytes_1000192": (1_000_192, {"min_block": 4096}),
     "large_blocks": ("3MiB", {"min_block": "1MiB", "mid_max": 0, "slab_max": 300}),
 }
+
+# The same of pools that grow, and of some that keep and prepare slabs, too.
+GROWING = {
+    "predicts": ("2MiB", {"growth": "predictive", "max_capacity": "2MiB"}),
+    "predicts_and_grows": ("256KiB", {"growth": "predictive", "max_capacity": "6MiB"}),
+    "predicts_large_slots": ("512KiB", {"growth": "predictive", "max_capacity": "4MiB", "slab_max": "1MiB"}),
+    "predicts_and_shrinks": ("64KiB", {"growth": "predictive", "max_capacity": "8MiB", "release_threshold": "512KiB"}),
+    "grows": ("64KiB", {"max_capacity": "6MiB"}),
+    "grows_a_lot": (256, {"max_capacity": "12MiB", "slab_max": "4KiB"}),
+    "grows_textbook": ("1MiB", {"max_capacity": "7MiB", "mid_max": "256KiB"}),
+    "grows_no_mid": ("1MiB", {"max_capacity": "5MiB", "mid_max": 0}),
+    "grows_no_slabs": ("512KiB", {"max_capacity": "4MiB", "slab_max": 0}),
+    "grows_and_shrinks": ("256KiB", {"max_capacity": "8MiB", "release_threshold": "512KiB"}),
+    "grows_to_1024": (256, {"max_capacity": 1024, "min_block": 256, "mid_max": 0}),
+    "grows_to_1000031": (100_003, {"max_capacity": 1_000_031}),
+    "grows_with_large_slots": ("300KiB", {"max_capacity": "6MiB", "slab_max": "1MiB", "min_block": 1024}),
+}
+GROWING = {name: (capacity, {"growth": "dynamic", **settings}) for name, (capacity, settings) in GROWING.items()}

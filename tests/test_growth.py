@@ -4,17 +4,17 @@ The cases by number are faults that users of other pools reported. Every pool is
 """
 
 import random
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import cuda_pool as cp
-from cuda_pool import _testing
+from cuda_pool import _testing, sim
 
-from .models import REUSE, CheckedPool, comparable
+from .models import GROWING, REUSE, BlocksModel, CheckedPool, comparable, effort, log_uniform
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 STEP = 2 * MIB
@@ -133,7 +133,7 @@ def test_case_10_growing_sizes(make_growing, device, settings, start):
     pool = make_growing(start, "64MiB", **settings)
     for number in range(1, 65):
         ptr = pool.alloc(number * MIB)
-        verify(device, fill(device, ptr, number * MIB, number))
+        verify(device, fill(device, ptr + number * MIB - 1000, 1000, number))
         pool.free(ptr)
     assert pool.stats().reserved <= 64 * MIB
 
@@ -370,22 +370,22 @@ def test_streams_and_uses_in_every_region(make_growing, device):
 
 def test_a_hundred_regions(make_device):
     """Places in the segment are used again, and whatever is left is found by its address."""
-    device = make_device("40GiB")
-    pool = cp.Pool("256MiB", device=device, growth="dynamic", min_block="1MiB")
-    blocks = [pool.alloc(256 * MIB) for _ in range(100)]
+    device = make_device("130GiB")
+    pool = cp.Pool("1GiB", device=device, growth="dynamic", min_block="1MiB")
+    blocks = [pool.alloc(GIB) for _ in range(100)]
     assert pool.stats().grow_count == 99
     random.Random(1).shuffle(blocks)
     for ptr in blocks[:50]:
         pool.free(ptr)
     pool.check()
-    assert pool.trim() == 50 * 256 * MIB == pool.stats().reserved
+    assert pool.trim() == 50 * GIB == pool.stats().reserved
     assert all(pool.owns(ptr) for ptr in blocks[50:]) and not any(pool.owns(ptr) for ptr in blocks[:50])
     for turn in range(20):
-        more = [pool.alloc((256 + 2 * turn) * MIB) for _ in range(50)]
+        more = [pool.alloc((1024 + 2 * turn) * MIB) for _ in range(50)]
         pool.check()
         for ptr in more:
             pool.free(ptr)
-        assert pool.trim() == 50 * (256 + 2 * turn) * MIB
+        assert pool.trim() == 50 * (1024 + 2 * turn) * MIB
     pool.check()
     pool.close()
 
@@ -417,3 +417,295 @@ def test_case_40_the_driver_fails_while_the_pool_grows(make_device, call, nth, c
     pool.free(got)
     pool.close()
     assert device.live == {}
+
+
+@pytest.mark.parametrize("code", ["cudaErrorMemoryAllocation", "cudaErrorIllegalAddress"])
+def test_case_40_a_driver_that_never_gives_anything(make_growing, device, code):
+    """The pool goes on with what it has; once the driver works again it grows."""
+    pool = make_growing("4MiB")
+    kept = fill(device, pool.alloc(MIB), MIB, 3)
+    device.fail("cudaMalloc", code=code, times=1000)
+    for _ in range(10):
+        with pytest.raises((cp.OutOfMemoryError, cp.CudaError)):
+            pool.alloc(4 * MIB)
+        pool.free(pool.alloc(3 * MIB))
+    device.clear_faults()
+    assert pool.alloc(4 * MIB)
+    verify(device, kept)
+
+
+def test_case_42_an_address_that_is_live_already(make_device):
+    """A driver that hands out memory of the pool's own a second time is not believed."""
+    device = make_device("64MiB", misuse=True)
+    pool = CheckedPool("4MiB", device=device, growth="dynamic")
+    kept = fill(device, pool.alloc(4 * MIB), 4 * MIB, 7)
+    device.alias(times=10)
+    with pytest.raises(RuntimeError, match="overlaps"):
+        pool.alloc(4 * MIB)
+    verify(device, kept)
+    assert device.calls["cudaFree"] == 0
+    device.clear_faults()
+    pool.free(pool.alloc(4 * MIB))
+    pool.close()
+
+
+def test_case_42_an_address_of_another_pool(make_device):
+    device = make_device("64MiB", misuse=True)
+    first = CheckedPool("8MiB", device=device)
+    second = CheckedPool("1MiB", device=device, growth="dynamic", debug=True)
+    kept = fill(device, first.alloc(8 * MIB), 8 * MIB, 7)
+    device.alias(times=10)
+    with pytest.raises(RuntimeError, match=f"overlaps a live region from 0x{kept[0]:x} to 0x{kept[0] + 8 * MIB:x}"):
+        second.alloc(4 * MIB)
+    verify(device, kept)
+    assert device.calls["cudaFree"] == 0
+    device.clear_faults()
+    assert second.alloc(4 * MIB)
+    second.close()
+    first.close()
+
+
+def test_an_address_that_was_given_back_is_no_longer_live(make_device):
+    """Two debug pools in turn get the same memory from the driver."""
+    device = make_device("16MiB")
+    first = CheckedPool("12MiB", device=device, growth="dynamic", debug=True)
+    for _ in range(3):
+        first.trim()
+        with CheckedPool("12MiB", device=device, debug=True) as second:
+            assert second.alloc(12 * MIB)
+        first.free(first.alloc(12 * MIB))
+    first.close()
+
+
+# Limits as arguments
+
+@pytest.mark.parametrize("limit", [0, -1, "x", "3MiB", 2.0, 255, 10**30])
+def test_a_limit_that_is_not_accepted(device, limit):
+    with pytest.raises(ValueError):
+        cp.Pool("4MiB", device=device, growth="dynamic", max_capacity=limit)
+    assert device.calls["cudaMalloc"] == 0
+
+
+@pytest.mark.parametrize("limit, capacity", [(None, 512 * MIB), ("4MiB", 4 * MIB), (0.5, 256 * MIB), (10**9, 10**9)])
+def test_limits(device, limit, capacity):
+    with cp.Pool("4MiB", device=device, growth="dynamic", max_capacity=limit) as pool:
+        stats = pool.stats()
+        assert (stats.reserved, stats.capacity) == (4 * MIB, capacity)
+        with pytest.raises(cp.OutOfMemoryError) as caught:
+            pool.alloc(capacity + 1)
+        assert (caught.value.capacity, caught.value.reserved) == (capacity, 4 * MIB)
+        assert f"capacity {capacity} bytes" in str(caught.value)
+
+
+def test_the_device_has_less_than_the_limit(make_device):
+    device = make_device("8MiB")
+    with cp.Pool("4MiB", device=device, growth="dynamic", max_capacity="1GiB") as pool:
+        assert pool.alloc(4 * MIB) and pool.alloc(4 * MIB - 256)
+        with pytest.raises(cp.OutOfMemoryError):
+            pool.alloc(MIB)
+        assert pool.stats().reserved == 8 * MIB
+
+
+def test_bookkeeping_takes_address_space_only(make_device):
+    with cp.Pool("2MiB", device=make_device("80GiB"), growth="dynamic") as pool:
+        assert pool.metadata_bytes < 80 * GIB // 1000
+
+
+# Random sequences
+
+class GrowingMachine(RuleBasedStateMachine):
+    """Random sequences over one of GROWING, with faults of the driver: data in every block, nothing lost."""
+
+    def __init__(self, name, reuse):
+        super().__init__()
+        capacity, settings = GROWING[name]
+        self.device = sim.Device("9MiB")
+        self.pool = cp.Pool(capacity, device=self.device, reuse=reuse, **settings)
+        self.model, self.values, self.reads = BlocksModel(), {}, []
+        self.streams = [self.device.default_stream(), self.device.stream(), self.device.stream()]
+        self.names = [0, self.streams[1], self.streams[2].handle]
+        self.limit = self.pool.stats().capacity
+        self.had_faults = False         # one of them may be the reason for a refusal
+
+    @rule(data=st.data(), on=st.integers(0, 2), ticks=st.integers(0, 20),
+          alignment=st.one_of(st.just(256), st.integers(0, 21).map(lambda order: 1 << order)))
+    def alloc(self, data, on, ticks, alignment):
+        nbytes = data.draw(log_uniform(self.limit + 1000))
+        before = self.pool.stats()
+        try:
+            ptr = self.pool.alloc(nbytes, self.names[on], alignment=alignment)
+        except (cp.OutOfMemoryError, cp.CudaError) as error:
+            self.refused(error, nbytes, alignment, before)
+            return
+        assert ptr % alignment == 0
+        self.model.add(ptr, self.pool.stats().used - before.used, nbytes)
+        self.values[ptr] = on, ptr // 256 % 250 + 1
+        self.streams[on].write(ptr, nbytes, self.values[ptr][1], ticks=ticks)
+
+    def refused(self, error, nbytes, alignment, before):
+        now = self.pool.stats()
+        assert (now.used, now.requested, now.alloc_count) == (before.used, before.requested, before.alloc_count)
+        if isinstance(error, cp.OutOfMemoryError):
+            assert (error.requested, error.capacity) == (nbytes, self.limit)
+            possible = min(self.limit, 9 << 20) // 256 * 256
+            assert self.model.live or self.had_faults or alignment > 256 or nbytes > possible
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data(), how=st.sampled_from(["free", "free_async", "free_async", "elsewhere"]))
+    def free(self, data, how):
+        self.remove(data.draw(st.sampled_from(sorted(self.model.live))), how)
+
+    def remove(self, ptr, how="free"):
+        _, nbytes = self.model.remove(ptr)
+        on, value = self.values.pop(ptr)
+        self.reads.append((self.streams[on].read(ptr, nbytes, ticks=3), value, nbytes))
+        if how == "free":
+            self.streams[on].synchronize()
+            self.pool.free(ptr)
+        elif how == "elsewhere":
+            other = (on + 1) % 3
+            self.streams[other].wait(self.streams[on])
+            self.retry(lambda: self.pool.free_async(ptr, self.names[other]))
+        else:
+            self.retry(lambda: self.pool.free_async(ptr, self.names[on]))
+
+    def retry(self, action):
+        """After an error the block is live as before."""
+        try:
+            action()
+        except cp.CudaError:
+            self.device.clear_faults()
+            action()
+
+    @rule(share=st.floats(0, 1))
+    def trim(self, share):
+        before = self.pool.stats()
+        keep = int(share * before.reserved)
+        try:
+            returned = self.pool.trim(keep)
+        except cp.CudaError:
+            return
+        now = self.pool.stats()
+        assert before.reserved - now.reserved == returned and (returned == 0 or now.reserved >= keep)
+
+    @rule(ticks=st.integers(0, 30))
+    def advance(self, ticks):
+        self.device.advance(ticks)
+
+    @rule(call=st.sampled_from(["cudaMalloc", "cudaMalloc", "cudaFree", "cudaStreamQuery",
+                                "cudaEventRecord", "cudaStreamWaitEvent"]), after=st.integers(0, 3),
+          code=st.sampled_from(["cudaErrorMemoryAllocation", "cudaErrorIllegalAddress"]))
+    def fail(self, call, after, code):
+        self.had_faults = True
+        self.device.fail(call, after=after, code=code)
+
+    @rule()
+    def heal(self):
+        self.device.clear_faults()
+
+    @invariant()
+    def agrees(self):
+        self.pool.check()
+        stats = self.pool.stats()
+        assert (stats.requested, stats.used) == (self.model.requested, self.model.used)
+        assert stats.used <= stats.reserved <= stats.reserved_high <= stats.capacity == self.limit
+        assert sum(self.device.live.values()) == stats.reserved and stats.largest_free <= stats.free
+        for ptr, (_, nbytes) in self.model.live.items():
+            assert self.pool.size_of(ptr) == nbytes and self.pool.owns(ptr) and not self.pool.owns(ptr + 1)
+
+    def teardown(self):
+        """All of it can be had in one piece, and goes back."""
+        self.device.clear_faults()
+        for ptr in list(self.model.live):
+            self.remove(ptr)
+        self.device.synchronize()
+        for found, value, nbytes in self.reads:
+            assert found.value == bytes([value]) * nbytes
+        for name in self.names:
+            self.pool.forget_stream(name)
+        whole = min(self.limit, 9 << 20) // 256 * 256
+        self.pool.free(self.pool.alloc(whole))
+        self.pool.trim()
+        assert self.pool.stats().reserved == 0 and self.device.live == {}
+        self.pool.check()
+        self.pool.close()
+        assert self.device.errors == [] and self.device.races == []
+        self.device.close()
+
+
+@each_reuse
+@pytest.mark.parametrize("name", GROWING)
+def test_random_sequences(name, reuse):
+    run_state_machine_as_test(lambda: GrowingMachine(name, reuse), settings=effort(15, steps=40))
+
+
+# Threads
+
+@pytest.mark.threads
+@pytest.mark.parametrize("settings", [{}, {"slab_max": 0}, {"release_threshold": "1MiB"}])
+def test_case_33_threads_in_a_pool_that_grows_and_shrinks(make_device, settings):
+    device = make_device("1GiB")
+    with cp.Pool("1MiB", device=device, growth="dynamic", **settings) as pool:
+        with ThreadPoolExecutor(5) as executor:
+            running = [executor.submit(_testing.churn, pool, 60_000, 500, 100, 8 + seed % 2 * 5, seed, fill=True,
+                                       alone=False, check_every=1000) for seed in range(4)]
+            while not all(thread.done() for thread in running):
+                pool.trim()
+                pool.check()
+                time.sleep(0.002)
+            figures = [thread.result() for thread in running]
+        assert all(figure["refused"] == 0 for figure in figures)
+        pool.trim()
+        assert pool.stats().used == pool.stats().reserved == 0 and device.live == {}
+        assert pool.stats().grow_count > 10
+
+
+@pytest.mark.threads
+@each_reuse
+def test_streams_and_threads_in_a_pool_that_grows_and_shrinks(make_device, reuse):
+    device = make_device("1GiB")
+    with cp.Pool("1MiB", device=device, growth="dynamic", reuse=reuse) as pool:
+        streams = [device.stream() for _ in range(6)]
+        with ThreadPoolExecutor(4) as executor:
+            running = [executor.submit(_testing.churn_streams, pool, streams[2 * seed:2 * seed + 2], 5000, seed,
+                                       doublings=11) for seed in range(3)]
+            while not all(thread.done() for thread in running):
+                pool.trim()
+                time.sleep(0.002)
+            assert all(thread.result()["refused"] == 0 for thread in running)
+        device.synchronize()
+        pool.check()
+        pool.trim()
+        assert pool.stats().used == 0
+
+
+@pytest.mark.threads
+def test_case_34_growth_delays_nobody_whom_the_cache_can_serve(make_device):
+    """The driver takes 100 ms for a region; the 99th percentile of the others is below 1 ms, in one of five tries."""
+    device = make_device("1GiB")
+    with cp.Pool("4MiB", device=device, growth="dynamic") as pool:
+        pool.free(pool.alloc(1000))
+        pool.free(pool.alloc(100_000))
+        device.delay("cudaMalloc", 0.1)
+        device.delay("cudaFree", 0.1)
+        assert any(percentile_99_beside(lambda: grow_and_shrink(pool), pool) < 1e-3 for _ in range(5))
+
+
+def grow_and_shrink(pool):
+    started = time.perf_counter()
+    pool.free(pool.alloc(60 * MIB))
+    pool.trim("4MiB")
+    assert time.perf_counter() - started >= 0.2
+
+
+def percentile_99_beside(action, pool):
+    seconds = []
+    with ThreadPoolExecutor(1) as executor:
+        running = executor.submit(action)
+        while not running.done():
+            for nbytes in (1000, 100_000):
+                started = time.perf_counter()
+                pool.free(pool.alloc(nbytes))
+                seconds.append(time.perf_counter() - started)
+        running.result()
+    return sorted(seconds)[len(seconds) * 99 // 100]

@@ -214,20 +214,19 @@ def test_random_loads(grows):
     try_one()
 
 
-@pytest.mark.parametrize("start", ["2MiB", "256MiB", "1GiB"])
-def test_the_second_run_asks_the_driver_for_a_tenth_at_most(make_device, tmp_path, start):
+def test_the_second_run_asks_the_driver_for_a_tenth_at_most(tmp_path):
     """Driver calls of the first iteration, and what is reserved for the whole run."""
     trace = Trace.read(EXAMPLES / "gpt2_124m_train.csv.gz")
     events = zip(trace.is_free, trace.id, trace.size, trace.stream)
     first = Trace.from_events([("free" if is_free else "alloc", int(block), int(size), int(stream))
                                for (is_free, block, size, stream), _ in zip(events, range(FIRST_ITERATION))])
     path, calls = tmp_path / "profile.json", {}
-    full = replay(trace, capacity=start, device=make_device("40GiB"), growth="dynamic", save_profile=path)
+    full = replay(trace, growth="dynamic", save_profile=path)
     assert full.failed_row is None
-    for growth, given_more in ("dynamic", {"capacity": start}), ("predictive", {"profile": path}):
-        result = replay(first, device=make_device("40GiB"), growth=growth, **given_more)
+    for growth, known in ("dynamic", None), ("predictive", path):
+        result = replay(first, growth=growth, profile=known)
         assert result.failed_row is None
         calls[growth] = sum(count for name, count in result.upstream_calls.items() if name != "cudaMemGetInfo")
     assert calls["predictive"] <= 0.1 * calls["dynamic"]
-    second = replay(trace, device=make_device("40GiB"), growth="predictive", profile=path)
+    second = replay(trace, growth="predictive", profile=path)
     assert second.failed_row is None and second.ratio <= 1.16

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import cuda_pool as cp
 from cuda_pool import _testing, sim
 
-from .models import POOLS, REUSE, BlocksModel, effort
+from .models import GROWING, POOLS, REUSE, BlocksModel, effort
 
 THREADS = 3
 # Handles 0 and 1 are one stream, handle 2 is one for each thread; the others are destroyed and made anew.
@@ -124,7 +124,8 @@ class Program:
 
     def __init__(self, workers, device, pool, kinds):
         self.workers, self.device, self.pool = workers, device, pool
-        self.whole = pool.stats().free
+        before = pool.stats()
+        self.whole = before.capacity // 256 * 256
         self.lanes = [self.lane(kind) for kind in kinds]
         self.blocks, self.model, self.reads = [], BlocksModel(), []
         self.values = itertools.cycle(range(1, 252))
@@ -189,6 +190,9 @@ class Program:
             elif head is not lane and head not in block.recorded:
                 self.record_use(step.who, head, block)
         self.on_pool(step.who, lane, lambda: self.pool.free_async(block.ptr, lane.name))
+
+    def trim(self, step, _):
+        self.workers[step.who](lambda: self.pool.trim(int(self.whole * step.share) if step.flag else 0))
 
     def work(self, step, lane):
         lane.work(4 * step.ticks)
@@ -314,7 +318,8 @@ class Program:
 
 
 WEIGHTS = {"alloc": 8, "free_async": 6, "work": 4, "read": 3, "write": 3, "replace": 3, "alloc_in_vain": 2,
-           "advance": 1, "free": 1, "wait": 1}
+           "advance": 1, "free": 1, "wait": 1,
+           "trim": 1}
 # A few sizes that are asked for again and again, most of them so large that the pool is soon full, and any other size.
 SHARES = st.one_of(st.sampled_from([1 / 4, 1 / 8, 1 / 2, 1 / 5, 1 / 3, 1 / 16, 1 / 16, 1 / 100, 1 / 1000, 1 / 30_000]),
                    st.integers(0, 160).map(lambda number: 2 ** (-number / 8)))
@@ -329,17 +334,15 @@ def distinct(kinds):
     return [kind for number, kind in enumerate(kinds) if kind not in kinds[:number] or kind.startswith(MADE)]
 
 
-PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(POOLS)), "seed": st.sampled_from([None, 0, 1, 2, 3]),
-            "growth": st.sampled_from(["static", "predictive"]),
+PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(POOLS) + sorted(GROWING)),
+            "seed": st.sampled_from([None, 0, 1, 2, 3]),
             "kinds": st.lists(st.sampled_from(KINDS), min_size=2, max_size=4)
             .map(distinct).filter(lambda kinds: len(kinds) > 1)}
 
 
-def run_program(workers, steps, name, seed, kinds, growth, pool_settings, prepare=lambda pool: None):
-    capacity, more = POOLS[name]
-    limit = capacity if growth == "predictive" else None        # its slabs are what is tried here
-    with sim.Device("16MiB", seed=seed) as device, cp.Pool(
-            capacity, device=device, growth=growth, max_capacity=limit, **more, **pool_settings) as pool:
+def run_program(workers, steps, name, seed, kinds, pool_settings, prepare=lambda pool: None):
+    capacity, more = {**POOLS, **GROWING}[name]
+    with sim.Device("16MiB", seed=seed) as device, cp.Pool(capacity, device=device, **more, **pool_settings) as pool:
         prepare(pool)
         program = Program(workers, device, pool, kinds)
         program.run(steps)
@@ -352,8 +355,8 @@ def test_programs_do_not_race_and_keep_their_data(workers, reuse):
 
     @effort(350)
     @given(**PROGRAMS)
-    def try_one(steps, name, seed, kinds, growth):
-        run_program(workers, steps, name, seed, kinds, growth, {"reuse": reuse}).verify()
+    def try_one(steps, name, seed, kinds):
+        run_program(workers, steps, name, seed, kinds, {"reuse": reuse}).verify()
 
     try_one()
 
@@ -365,8 +368,8 @@ def test_the_same_programs_race_when_dependencies_are_ignored(workers, reuse):
 
     @settings(effort(40), derandomize=True, database=None, phases=[Phase.generate])
     @given(**PROGRAMS)
-    def try_one(steps, name, seed, kinds, growth):
-        program = run_program(workers, steps, name, seed, kinds, growth, {"reuse": reuse}, _testing.ignore_streams)
+    def try_one(steps, name, seed, kinds):
+        program = run_program(workers, steps, name, seed, kinds, {"reuse": reuse}, _testing.ignore_streams)
         outcomes.append(program.device.race_count > 0)
 
     try_one()

@@ -12,6 +12,7 @@ def add_to(commands):
                     "Everything runs on the simulated device.")
     parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
     parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
+    parser.add_argument("--growth", default="static", help="static (default), or dynamic: the capacity is its limit")
     output.add_streams(parser)
     parser.add_argument("--no-search", action="store_true", help="do not look for better settings than the defaults")
     output.add_settings(parser)
@@ -23,8 +24,9 @@ def run(arguments):
     """Fit the trace; return the exit code."""
     trace = output.read_trace(arguments.trace)
     with output.progress("fit") as report:
-        result = fit(trace, backing=arguments.backing, reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed,
-                     settings=output.settings_of(arguments) or None, search=not arguments.no_search, progress=report)
+        result = fit(trace, backing=arguments.backing, growth=arguments.growth, reuse=arguments.reuse,
+                     lag=arguments.lag, seed=arguments.seed, settings=output.settings_of(arguments) or None,
+                     search=not arguments.no_search, progress=report)
     values = {"trace": arguments.trace, **result.as_dict()}
     output.finish(arguments, values, _summary(values))
     return 1 if result.failed_row is not None or output.is_faulty(values) else 0

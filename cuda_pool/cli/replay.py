@@ -14,10 +14,11 @@ def add_to(commands):
         description="Replay a trace against a pool; report what the pool needed, and its speed beside libc's malloc.")
     parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
     parser.add_argument("--capacity", metavar="SIZE", type=output.size,
-                        help="what the pool may hold; 1.25 times the trace's peak by default")
+                        help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
-    parser.add_argument("--growth", help="how the pool grows (default: static; with --profile: predictive)")
-    parser.add_argument("--profile", metavar="FILE", help="what an earlier run needed: the pool starts with that")
+    parser.add_argument("--growth", help="static (default); dynamic: it begins with 2 MiB; or predictive, which is the "
+                                         "default with --profile")
+    parser.add_argument("--profile", metavar="FILE", help="what an earlier run needed: the pool begins with that")
     parser.add_argument("--headroom", metavar="SHARE", type=_share,
                         help="of the profile's peak, that is taken above it (default: 0.15)")
     parser.add_argument("--save-profile", metavar="FILE", help="write what the replay needed")
@@ -86,9 +87,11 @@ def _streams_text(values):
 
 
 def _rule(values):
-    if values["profile"] is not None:
+    factor = 1.25 if values["growth"] == "static" else 2
+    if values["profile"] is not None and values["capacity"] > values["peak_live"] * factor + (2 << 20):
         return f"what {values['profile']} needs"
-    return "1.25 x peak live" if values["capacity"] >= values["peak_live"] * 1.25 else "the most that a pool can hold"
+    return f"{factor} x peak live" if values["capacity"] >= values["peak_live"] * factor else (
+        "the most that a pool can hold")
 
 
 def _add_outcome(summary, values, failed):
