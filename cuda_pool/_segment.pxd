@@ -101,13 +101,6 @@ cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, s
                              size_t* used) noexcept nogil
 # Make room in the tables for an owner.
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil
-# The same for a stream, which is expected to need what the plan says of the next one, if there is a plan.
-cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil
-# Make slabs ready until the owner's class has `slots` of them, as far as there is room, and half of the segment is not
-# ready slabs; False where that ended it. All locks are held.
-cdef bint segment_prepare(segment_t* segment, owner_t owner, int size_class, size_t slots) noexcept nogil
-# The same for all classes and what is expected.
-cdef void segment_prepare_all(segment_t* segment, owner_t owner) noexcept nogil
 # Serve what segment_alloc() could not, from other owners' memory where the view allows it. Nothing else is empty then:
 # slabs without a used slot are returned first.
 cdef int segment_alloc_shared(segment_t* segment, const view_t* view, size_t nbytes, size_t alignment, size_t* offset,
@@ -140,6 +133,9 @@ cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
 cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
+# Make a ready slab of a block, or else of a run.
+cdef int segment_add_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
+                          uint32_t* slab) noexcept nogil
 # Let an empty slab that its owner has no use for now be ready, if it is expected to be needed again; else return it.
 cdef void segment_shed_slab(segment_t* segment, uint32_t slab) noexcept nogil
 # Return every owner's empty slabs.

@@ -27,10 +27,11 @@ from cuda_pool._order cimport (
     stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._region cimport regions_destroy
+from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
 from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, place_t, segment_admit, segment_admit_stream, segment_alloc_large, segment_close,
+    TIERS, TIER_SLAB, place_t, segment_admit, segment_alloc_large, segment_close,
     segment_destroy, segment_free_bytes, segment_highs, segment_init, segment_is_live, segment_is_upper,
     segment_metadata, segment_note_highs, segment_pending, segment_tally, segment_total)
 from cuda_pool._shortage cimport (

@@ -11,27 +11,27 @@ from cuda_pool._buddy cimport (
 from cuda_pool._gap cimport gap_find_far, gap_init
 from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
-from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note, learn_t
+from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
     mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
+from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
-    NO_SLAB, SLAB_BYTES_MAX, demand_of, slab_activate, slab_has_allowed, slab_lists_t, slab_shelve, slab_slot, slab_t,
-    slab_take, slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
-    slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready, slabs_unmake,
-    slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+    NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
+    slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
+    slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_ready, slabs_unmake, slabs_wanted,
+    slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
 cdef enum:
     TAG_COLOUR = 39
     PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
-    READY_SHARE = 2                 # peaks of classes do not come together: so much of a segment is made ready at most
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
@@ -137,20 +137,6 @@ cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
     segment.mid.owners = owners
     segment.buddy.owners = owners
     segment.slabs.owners = owners
-
-
-cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil:
-    cdef learn_t* learn = segment.learn
-    cdef const size_t* slots
-    cdef int index
-    segment_admit(segment, owner)
-    if learn == NULL or learn.planned >= learn.plan_streams:
-        return
-    slots = &learn.plan[learn.planned * learn.plan_classes]
-    for index in range(learn.plan_classes):
-        demand_of(&segment.slabs, owner, index).expected = slots[index]
-    learn.planned += 1
-    segment_prepare_all(segment, owner)
 
 
 cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
@@ -424,7 +410,7 @@ cdef int next_slab(segment_t* segment, owner_t owner, const view_t* view, int si
                    uint32_t* slab) noexcept nogil:
     """Take a ready slab in use, or else a new one."""
     cdef int status = STATUS_OK
-    follow(segment)
+    segment_follow(segment)
     slab[0] = slabs_ready(slabs_of(&segment.slabs, owner, size_class))
     if slab[0] == NO_SLAB:
         status = grow_class(segment, owner, view, size_class, slab)
@@ -518,18 +504,19 @@ cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int s
                     uint32_t* slab) noexcept nogil:
     """Make a slab of the size that demand asks for or, where there is no room, of half that, and so on."""
     cdef size_t size = segment.slabs.size_class[size_class].size
-    cdef size_t wanted = max(slabs_wanted(&segment.slabs, owner, size_class), bytes_ahead(segment, owner, size_class))
+    cdef size_t wanted = max(slabs_wanted(&segment.slabs, owner, size_class),
+                             segment_bytes_ahead(segment, owner, size_class))
     cdef int status = STATUS_OUT_OF_MEMORY
     while status == STATUS_OUT_OF_MEMORY and wanted >= size:
-        status = make_slab(segment, owner, view, size_class, round_up(wanted, segment.granule), slab)
+        status = segment_add_slab(segment, owner, view, size_class, round_up(wanted, segment.granule), slab)
         if wanted <= segment.granule:
             break
         wanted = max(wanted // 2, size) if wanted > size else 0
     return status
 
 
-cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
-                   uint32_t* slab) noexcept nogil:
+cdef int segment_add_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
+                          uint32_t* slab) noexcept nogil:
     cdef size_t offset
     cdef uint32_t block, batch, run = NO_BLOCK
     cdef int status
@@ -562,8 +549,8 @@ cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int si
 cdef void segment_shed_slab(segment_t* segment, uint32_t index) noexcept nogil:
     cdef const slab_t* slab = &segment.slabs.slab[index]
     cdef const demand_t* demand = demand_of(&segment.slabs, slab.owner, slab.size_class)
-    follow(segment)
-    if (predicts(segment) and not segment.learn.short_of
+    segment_follow(segment)
+    if (segment_predicts(segment) and not segment.learn.short_of
             and demand.active - slab.slots + demand.ready < demand_target(demand)):
         slab_shelve(&segment.slabs, index)
     else:
@@ -592,81 +579,6 @@ cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t ta
     cdef size_t at
     for at in range(offset >> segment.granule_shift, (offset + nbytes) >> segment.granule_shift):
         set_u32(&segment.tag[at], tag)
-
-
-# What is expected
-
-cdef inline bint predicts(const segment_t* segment) noexcept nogil:
-    return segment.learn != NULL and segment.learn.predicts
-
-
-cdef void follow(segment_t* segment) noexcept nogil:
-    """Look at what is expected once in a period: return what will not be needed, make ready what will.
-
-    After a shortage nothing is made ready until a whole period is over.
-    """
-    cdef learn_t* learn = segment.learn
-    cdef int owner
-    if learn == NULL or learn.periods == segment.slabs.passed:
-        return
-    slabs_pass(&segment.slabs, learn.periods)
-    if not learn.predicts:
-        return
-    drop_surplus(segment)
-    if not learn.short_of or learn.periods - learn.shortage > 1:
-        learn.short_of = False
-        for owner in range(segment.slabs.owners):
-            segment_prepare_all(segment, <owner_t>owner)
-
-
-cdef void drop_surplus(segment_t* segment) noexcept nogil:
-    """Return the ready slabs that nobody is expected to need."""
-    cdef int owner, index
-    cdef const demand_t* demand
-    cdef uint32_t slab
-    for owner in range(segment.slabs.owners):
-        for index in range(segment.slabs.classes):
-            demand = demand_of(&segment.slabs, <owner_t>owner, index)
-            slab = slabs_ready(slabs_of(&segment.slabs, <owner_t>owner, index))
-            while slab != NO_SLAB and demand.active + demand.ready - segment.slabs.slab[slab].slots >= (
-                    demand_target(demand)):
-                segment_drop_slab(segment, slab)
-                slab = slabs_ready(slabs_of(&segment.slabs, <owner_t>owner, index))
-
-
-cdef void segment_prepare_all(segment_t* segment, owner_t owner) noexcept nogil:
-    cdef int index
-    for index in range(segment.slabs.classes):
-        if not segment_prepare(segment, owner, index, demand_target(demand_of(&segment.slabs, owner, index))):
-            return
-
-
-cdef bint segment_prepare(segment_t* segment, owner_t owner, int size_class, size_t slots) noexcept nogil:
-    cdef const demand_t* demand = demand_of(&segment.slabs, owner, size_class)
-    cdef size_t nbytes
-    cdef uint32_t slab
-    while demand.active + demand.ready < slots:
-        if segment.slabs.ready_bytes >= segment.size // READY_SHARE:
-            return False
-        nbytes = bytes_for(segment, size_class, slots - demand.active - demand.ready)
-        if make_slab(segment, owner, NULL, size_class, nbytes, &slab) != STATUS_OK:
-            return False
-    return True
-
-
-cdef inline size_t bytes_for(const segment_t* segment, int size_class, size_t slots) noexcept nogil:
-    """Bytes of one slab, of as many as are needed, for some slots."""
-    cdef size_t size = segment.slabs.size_class[size_class].size
-    return round_up(max(size, min(slots * size, <size_t>SLAB_BYTES_MAX)), segment.granule)
-
-
-cdef inline size_t bytes_ahead(const segment_t* segment, owner_t owner, int size_class) noexcept nogil:
-    """Bytes of a slab that leaves the class with what is expected, or 0."""
-    cdef const demand_t* demand = demand_of(&segment.slabs, owner, size_class)
-    cdef size_t target = demand_target(demand)
-    if not predicts(segment) or target <= demand.active + demand.ready:
-        return 0
-    return bytes_for(segment, size_class, target - demand.active - demand.ready)
 
 
 # Mid tier
@@ -867,24 +779,12 @@ cdef bint reclaim(segment_t* segment, owner_t owner) noexcept nogil:
     cdef uint32_t slab
     cdef int index
     for index in range(segment.slabs.classes):
-        any = drop_ready(segment, slabs_of(&segment.slabs, owner, index)) or any
+        any = segment_drop_ready(segment, owner, index) or any
         slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
         if slab != NO_SLAB:
             segment_drop_slab(segment, slab)
             any = True
     return any
-
-
-cdef bint drop_ready(segment_t* segment, const slab_lists_t* lists) noexcept nogil:
-    """Return the ready slabs of a class for want of memory, and do not make any for a while."""
-    if slabs_ready(lists) == NO_SLAB:
-        return False
-    while slabs_ready(lists) != NO_SLAB:
-        segment_drop_slab(segment, slabs_ready(lists))
-    if segment.learn != NULL:
-        segment.learn.short_of = True
-        segment.learn.shortage = segment.learn.periods
-    return True
 
 
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil:

@@ -35,10 +35,11 @@ from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch,
 from cuda_pool._pool cimport (
     pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
     pool_size_of, pool_skip_batches)
+from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find, segment_free,
-    segment_highs, segment_init, segment_metadata, segment_prepare, segment_t, segment_tally, segment_total, settings_t)
+    segment_highs, segment_init, segment_metadata, segment_t, segment_tally, segment_total, settings_t)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of, slab_activate,
