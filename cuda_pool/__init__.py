@@ -1,4 +1,4 @@
-"""A GPU memory pool: slab, mid and buddy tiers over one region, on CUDA or on a simulated device."""
+"""A GPU memory pool: slab, mid and buddy tiers over regions of memory, on CUDA or on a simulated device."""
 
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version

@@ -42,8 +42,6 @@ cdef enum:                      # upstream_t
 # When memory that was freed on one stream goes to another one.
 ctypedef int reuse_t
 
-cdef const size_t RELEASE_NEVER
-
 cdef enum:
     MARK_SHARE = 64                 # of the regions: so much freed on a stream that can vanish is worth an event
 
@@ -61,10 +59,9 @@ ctypedef struct leaving_t:
 
 # When a pool gives memory back by itself.
 ctypedef struct release_t:
-    size_t threshold                # free bytes outside slabs; RELEASE_NEVER
+    size_t threshold                # free bytes outside slabs
     uint32_t pause                  # frees to let pass before it is tried again
     uint32_t next_pause             # after a try in vain
-    bint due                        # to be done by whoever sees it, without the locks
 
 # Locks, in the order in which they are taken; none but the first is held while the driver is called.
 #   slow    by calls that ask the driver about streams: keeps events and the identity of streams as they are meanwhile
@@ -83,29 +80,31 @@ ctypedef struct pool_t:
     lock_t lock
     const unsigned* forks           # forks between the first process and this one
     unsigned generation             # forks before it was opened
-    const driver_t* driver
-    int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
     bint debug                      # refuse what any pool has already
+    bint grows
+    bint releases                   # gives memory back by itself
     reuse_t reuse
-    void* region                    # the one that the pool opened with, as cudaMalloc returned it
-    size_t reserved                 # bytes of all regions
+    const driver_t* driver
+    int device                      # what cudaSetDevice takes
+    lock_t slow
     size_t base                     # address of offset 0
     size_t first                    # bytes of the region that is there
-    regions_t regions
-    size_t capacity                 # bytes that it may hold
-    bint grows
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
-    lock_t slow
     heap_t* heaps                   # those of the segment; NULL while the pool was never open
     bint closed
+    bint release_due                # to be done by whoever sees it, without the locks
     int heaps_held                  # by enter()
     segment_t segment
     learn_t learn
-    size_t oom_count
+    void* region                    # the one that the pool opened with, as cudaMalloc returned it
+    regions_t regions
+    size_t capacity                 # bytes that it may hold
+    size_t reserved                 # bytes of all regions
     size_t reserved_high
     size_t grow_count
     size_t trim_count
+    size_t oom_count
     release_t release
     claim_t refused                 # what the driver returned when STATUS_OVERLAP was, and what that is part of
     claim_t taken

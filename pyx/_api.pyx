@@ -236,7 +236,7 @@ cdef class Pool:
                 with nogil:
                     status = pool_free(self.handle, <void*>address)
             status_raise(self.handle, status, 0, address)
-        elif get_flag(&self.handle.release.due):
+        elif get_flag(&self.handle.release_due):
             release(self)
 
     @cython.binding(False)
@@ -273,7 +273,7 @@ cdef class Pool:
                 with nogil:
                     status = pool_free_async_as(self.handle, <void*>address, &on)
             status_raise(self.handle, status, 0, address)
-        elif get_flag(&self.handle.release.due):
+        elif get_flag(&self.handle.release_due):
             release(self)
 
     def record_use(self, ptr, stream):
@@ -458,8 +458,7 @@ cdef class Pool:
 
         Completes first what is known to be done: frees whose work is over, and slabs without a used slot. A region with
         pending work stays; trim does not wait for it, though cudaFree, where it is called, waits for the device by
-        itself. The largest region that may go is the first to go, and of several the one with the highest place. A
-        static pool keeps its region. During a capture nothing is given back.
+        itself. A static pool keeps its region. During a capture nothing is given back.
 
         Parameters
         ----------

@@ -37,7 +37,7 @@ from cuda_pool._segment cimport (
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    RELEASE_NEVER, captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
+    captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
     free_locked, heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address,
     pool_offset, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
@@ -66,7 +66,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.reserved = nbytes
     pool.capacity = capacity
     pool.grows = settings.span != 0
-    pool.release.threshold = RELEASE_NEVER
+    pool.releases = False
     status = ask_region(pool)
     if status != STATUS_OK:
         return status
@@ -178,6 +178,7 @@ cdef int pool_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept 
 cdef void pool_set_release(pool_t* pool, size_t threshold) noexcept nogil:
     if enter(pool) == STATUS_OK:
         pool.release.threshold = threshold
+        pool.releases = True
         leave(pool)
 
 
@@ -248,10 +249,16 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
 
 
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
-    cdef int status = pool_try_free(pool, ptr)
+    if ptr == NULL or front_free(pool, ptr):
+        return STATUS_OK
+    return free_otherwise(pool, ptr)
+
+
+cdef int free_otherwise(pool_t* pool, void* ptr) noexcept nogil:
+    cdef int status = free_with_locks(pool, ptr)
     if status == STATUS_WOULD_WAIT:
         status = free_scrubbing(pool, ptr)
-    if get_flag(&pool.release.due):
+    if get_flag(&pool.release_due):
         pool_release(pool)
     return status
 
@@ -269,17 +276,20 @@ cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
+    if ptr == NULL or front_free(pool, ptr):
+        return STATUS_OK
+    return free_with_locks(pool, ptr)
+
+
+cdef int free_with_locks(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status
-    if ptr == NULL:
-        return STATUS_OK
-    if front_free(pool, ptr):
-        return STATUS_OK
     if pool.scrub:
         return STATUS_WOULD_WAIT
     status = enter_for(pool, ptr)
     if status == STATUS_OK:
         status = free_locked(pool, ptr)
-        release_note(pool)
+        if pool.releases:
+            release_note(pool)
         leave_all(pool)
     return status
 
@@ -302,20 +312,26 @@ cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept 
 
 
 cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef int status = pool_try_free_async_as(pool, ptr, stream)
+    cdef int status
+    if ptr == NULL or front_free_async(pool, ptr, stream):
+        return STATUS_OK
+    status = free_async_with_locks(pool, ptr, stream)
     if status == STATUS_WOULD_WAIT:
         status = free_async_slowly(pool, ptr, stream)
-    if get_flag(&pool.release.due):
+    if get_flag(&pool.release_due):
         pool_release(pool)
     return status
 
 
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef owner_t owner
-    cdef int status
     if ptr == NULL or front_free_async(pool, ptr, stream):
         return STATUS_OK
-    status = enter_for(pool, ptr)
+    return free_async_with_locks(pool, ptr, stream)
+
+
+cdef int free_async_with_locks(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = enter_for(pool, ptr)
     if status != STATUS_OK:
         return status
     owner = known_locked(pool, stream)
@@ -326,7 +342,8 @@ cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* str
         status = try_free_async_locked(pool, ptr, owner)
     else:
         status = STATUS_WOULD_WAIT
-    release_note(pool)
+    if pool.releases:
+        release_note(pool)
     leave_all(pool)
     return status
 

@@ -14,8 +14,10 @@ from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
-    cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
+    Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
+from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
@@ -36,10 +38,14 @@ from cuda_pool._pool cimport (
     pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
     pool_size_of, pool_skip_batches)
 from cuda_pool._prepare cimport segment_prepare
+from cuda_pool._region cimport (
+    NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,
+    regions_remove, regions_t)
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find, segment_free,
-    segment_highs, segment_init, segment_metadata, segment_t, segment_tally, segment_total, settings_t)
+    segment_highs, segment_init, segment_metadata, segment_reclaim, segment_t, segment_tally, segment_total,
+    settings_t)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of, slab_activate,
@@ -426,16 +432,19 @@ cdef class Slabs:
 
 
 cdef class Segment:
-    """A ``segment_t`` over [address, address + size) that is never touched, with the given ``Settings``."""
+    """A ``segment_t`` over [address, address + size) that is never touched, with the given ``Settings``.
+
+    With a `span` further regions can be opened.
+    """
 
     cdef segment_t segment
     cdef learn_t learn
 
     def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False,
-                  bint predicts=False):
+                  size_t span=0, bint predicts=False):
         cdef settings_t plain
         cdef size_t* sizes = plain_sizes(settings.size_classes)
-        plain.span = 0
+        plain.span = span
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -500,6 +509,31 @@ cdef class Segment:
         """Return the slots of a class: in use and ready, the highest number of this period, and what is expected."""
         return demand_as_dict(demand_of(&self.segment.slabs, NOBODY, size_class))
 
+    def open(self, size_t address, size_t size):
+        """Add a region; return its offset, or None where no gap has room."""
+        cdef size_t offset = 0
+        cdef int status = segment_open(&self.segment, address, size, &offset)
+        if status == STATUS_HOST_MEMORY:
+            raise MemoryError
+        return offset if status == STATUS_OK else None
+
+    def is_idle(self, size_t offset, size_t size):
+        return segment_is_idle(&self.segment, offset, size)
+
+    def shut(self, size_t offset, size_t size):
+        """Take an idle region out; return its record, or None if it is not idle."""
+        cdef uint32_t shut = segment_shut(&self.segment, offset, size)
+        return shut if shut != NO_MID else None
+
+    def reopen(self, uint32_t shut):
+        segment_reopen(&self.segment, shut)
+
+    def forget(self, uint32_t shut):
+        segment_forget(&self.segment, shut)
+
+    def reclaim(self):
+        segment_reclaim(&self.segment)
+
     def tier(self, str name):
         """Return (blocks, used, requested) of a tier."""
         tier = key_of(TIERS, name)
@@ -513,6 +547,71 @@ cdef class Segment:
 cdef object demand_as_dict(const demand_t* demand):
     return {"active": demand.active, "ready": demand.ready, "high": demand.high, "expected": demand.expected,
             "highest": demand.highest}
+
+
+cdef class Regions:
+    """A ``regions_t`` for `span` bytes of offsets."""
+
+    cdef regions_t regions
+
+    def __cinit__(self, size_t span):
+        if not regions_init(&self.regions, span):
+            raise MemoryError
+
+    def __dealloc__(self):
+        regions_destroy(&self.regions)
+
+    @property
+    def sums(self):
+        """The regions, and the sums of their nbytes and sizes."""
+        return self.regions.count, self.regions.nbytes, self.regions.size
+
+    def add(self, size_t address, size_t size, size_t offset, size_t nbytes):
+        cdef region_t region
+        region.start = <void*>address
+        region.nbytes = nbytes
+        region.address = address
+        region.size = size
+        region.offset = offset
+        regions_add(&self.regions, &region)
+
+    def remove(self, size_t address):
+        cdef uint32_t at = 0
+        while self.regions.region[at].address != address:
+            at += 1
+        regions_remove(&self.regions, at)
+
+    def find(self, size_t address):
+        """Return the offset of an address, or None."""
+        cdef size_t offset = regions_find(&self.regions, address)
+        return offset if offset != NO_OFFSET else None
+
+    def address(self, size_t offset):
+        """Return the address of an offset that is in a region."""
+        return self.regions.shift[offset >> REGION_SHIFT] + offset & 0xFFFFFFFFFFFFFFFF
+
+    def check(self):
+        assert_valid(regions_check(&self.regions))
+
+
+def claim(Device device not None, size_t start, size_t end):
+    """Note addresses as live; return None, or the (start, end) of those that they overlap."""
+    cdef claim_t mine = claim_on(device, start, end), other
+    return None if claim_make(&mine, &other) else (other.start, other.end)
+
+
+def unclaim(Device device not None, size_t start, size_t end):
+    cdef claim_t mine = claim_on(device, start, end)
+    claim_drop(&mine)
+
+
+cdef claim_t claim_on(Device device, size_t start, size_t end):
+    cdef claim_t claim
+    claim.driver = device.driver
+    claim.device = device.number
+    claim.start = start
+    claim.end = end
+    return claim
 
 
 cdef class Uses:

@@ -32,7 +32,7 @@ class SegmentMachine(RuleBasedStateMachine):
     def start(self, address, colouring, good_fit, predicts):
         size = parse_size(self.capacity)
         self.address = address
-        self.segment = Segment(address, size, resolve(size, **self.settings), colouring, good_fit, predicts)
+        self.segment = Segment(address, size, resolve(size, **self.settings), colouring, good_fit, predicts=predicts)
         self.model = BlocksModel()
         self.classes = len(resolve(size, **self.settings).size_classes)
 
