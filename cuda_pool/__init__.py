@@ -1,4 +1,4 @@
-"""A GPU memory pool: slab, mid and buddy tiers over one region, on CUDA or on a simulated device."""
+"""A GPU memory pool: slab, mid and buddy tiers over regions of memory, on CUDA or on a simulated device."""
 
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
@@ -8,7 +8,9 @@ from ._api import Pool, release_memory
 from ._buffer import Buffer
 from ._movable import Movable
 from .defrag import DefragReport, FreeSpace
-from .errors import CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, TraceError
+from .errors import (
+    CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, TraceError)
+from .profile import Profile
 from .sizes import format_size, parse_size
 from .stats import PoolStats, TierStats
 
@@ -19,6 +21,6 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Movable",
-    "OutOfMemoryError", "Pool", "PoolStats", "TierStats", "TraceError", "format_size", "parse_size", "release_memory",
-    "sim",
+    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "TierStats", "TraceError", "format_size",
+    "parse_size", "release_memory", "sim",
 ]

@@ -51,7 +51,8 @@ cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
     heap = front_enter(pool, owner)
     if heap == NULL:
         return False
-    done = free_slot(pool, owner, ptr, 0)
+    # In a pool that grows another region may be there by now; in any other the place is as sure as before.
+    done = (not pool.grows or pool_offset(pool, ptr) == offset) and free_slot(pool, owner, offset, 0)
     lock_release(&heap.lock)
     return done
 
@@ -60,11 +61,13 @@ cdef inline bint front_free_async(pool_t* pool, void* ptr, const stream_ref_t* s
     """Free a slot of the stream's own slabs in its order."""
     cdef owner_t owner = glance(pool, stream)
     cdef heap_t* heap = front_enter(pool, owner)
+    cdef size_t offset
     cdef bint done
     if heap == NULL:
         return False
-    done = (not pool.scrub and not pool.unordered and is_named(pool, owner, stream) and not is_mark_due(pool, owner)
-            and free_slot(pool, owner, ptr, pool.order.batch))
+    offset = pool_offset(pool, ptr)
+    done = (offset < pool.segment.span and not pool.scrub and not pool.unordered and is_named(pool, owner, stream)
+            and not is_mark_due(pool, owner) and free_slot(pool, owner, offset, pool.order.batch))
     if done and pool.order.stream[owner].freed != pool.order.batch:
         set_u32(&pool.order.stream[owner].freed, pool.order.batch)
     lock_release(&heap.lock)
@@ -109,15 +112,11 @@ cdef inline bint is_mark_due(const pool_t* pool, owner_t owner) noexcept nogil:
     return pool.heaps[owner].unmarked >= pool.mark_bytes and stream_can_vanish(&pool.order.stream[owner])
 
 
-cdef inline bint free_slot(pool_t* pool, owner_t owner, const void* ptr, uint32_t batch) noexcept nogil:
+cdef inline bint free_slot(pool_t* pool, owner_t owner, size_t offset, uint32_t batch) noexcept nogil:
     """Free a live slot of the owner's, of which nothing else is known and whose slab is not to be given back."""
-    cdef size_t offset = pool_offset(pool, ptr)
-    cdef uint32_t tag, slab
+    cdef uint32_t tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
+    cdef uint32_t slab = tag >> TAG_INDEX_SHIFT
     cdef place_t place
-    if offset >= pool.segment.span:
-        return False
-    tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
-    slab = tag >> TAG_INDEX_SHIFT
     if tag & TAG_TIER != TIER_SLAB or get_u16(&pool.segment.slabs.slab[slab].owner) != owner:
         return False
     if get_u32(&pool.uses.count) != 0 or get_pointer(<void**>&pool.leaving) != NULL:

@@ -26,7 +26,7 @@ cdef int growth_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
 cdef int growth_trim(pool_t* pool, size_t keep, size_t* returned) noexcept nogil
 cdef int growth_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil
 
-# Note a free of a block outside slabs: is it time to give memory back? Under `lock`.
+# Note a free of a block outside slabs in a pool that releases: is it time to give memory back? Under `lock`.
 cdef void release_note(pool_t* pool) noexcept nogil
 # Give back what the threshold asks for.
 cdef int release_run(pool_t* pool) noexcept nogil

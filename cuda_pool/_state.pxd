@@ -6,6 +6,7 @@ from cuda_pool._claim cimport claim_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
+from cuda_pool._learn cimport learn_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._movables cimport movables_t
 from cuda_pool._order cimport order_t, stream_freed
@@ -51,8 +52,6 @@ cdef enum:                      # upstream_t
 # When memory that was freed on one stream goes to another one.
 ctypedef int reuse_t
 
-cdef const size_t RELEASE_NEVER
-
 cdef enum:
     WAIT_SHARE = 2                  # of the peak of used bytes: up to there a pool grows rather than waits
     MARK_SHARE = 64                 # of the regions: so much freed on a stream that can vanish is worth an event
@@ -71,10 +70,9 @@ ctypedef struct leaving_t:
 
 # When a pool gives memory back by itself.
 ctypedef struct release_t:
-    size_t threshold                # free bytes outside slabs; RELEASE_NEVER
+    size_t threshold                # free bytes outside slabs
     uint32_t pause                  # frees to let pass before it is tried again
     uint32_t next_pause             # after a try in vain
-    bint due                        # to be done by whoever sees it, without the locks
 
 # When movable blocks are moved together without anyone asking for it, and what was done so far.
 ctypedef struct defrag_t:
@@ -104,29 +102,32 @@ ctypedef struct pool_t:
     lock_t lock
     const unsigned* forks           # forks between the first process and this one
     unsigned generation             # forks before it was opened
-    const driver_t* driver
-    int device                      # what cudaSetDevice takes
     bint scrub                      # overwrite freed memory with zeros
     bint debug                      # refuse what any pool has already
+    bint grows
+    bint releases                   # gives memory back by itself
     reuse_t reuse
-    void* region                    # the one that the pool opened with, as cudaMalloc or cuMemAddressReserve returned it
-    size_t range_bytes              # of that one; with virtual backing these are addresses
-    size_t reserved                 # bytes that it holds from the device
+    const driver_t* driver
+    int device                      # what cudaSetDevice takes
+    lock_t slow
     size_t base                     # address of offset 0
     size_t first                    # bytes of the region that is there
-    regions_t regions               # of none where pages move
-    size_t capacity                 # bytes that it may hold
-    bint grows
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
-    lock_t slow
     heap_t* heaps                   # those of the segment; NULL while the pool was never open
     bint closed
+    bint release_due                # to be done by whoever sees it, without the locks
     int heaps_held                  # by enter()
     segment_t segment
-    size_t oom_count
+    learn_t learn
+    void* region                    # the one that the pool opened with, as cudaMalloc or cuMemAddressReserve returned it
+    size_t range_bytes              # of that one; with virtual backing these are addresses
+    regions_t regions               # of none where pages move
+    size_t capacity                 # bytes that it may hold
+    size_t reserved                 # bytes that it holds from the device
     size_t reserved_high
     size_t grow_count
     size_t trim_count
+    size_t oom_count
     release_t release
     claim_t refused                 # what the driver returned when STATUS_OVERLAP was, and what that is part of
     claim_t taken

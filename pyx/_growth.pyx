@@ -5,6 +5,7 @@ in the segment from the moment at which all locks are held after cudaMalloc, and
 """
 
 from libc.stdint cimport uint32_t
+from libc.stdlib cimport free, malloc, qsort
 
 from cuda_pool._ask cimport ask_is_open, ask_less, ask_mem_info, ask_more
 from cuda_pool._bits cimport round_up
@@ -21,9 +22,17 @@ from cuda_pool._remap cimport remap_trim
 from cuda_pool._segment cimport segment_boundary, segment_highs, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done
 from cuda_pool._state cimport (
-    MARK_SHARE, RELEASE_NEVER, WAIT_SHARE, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
+    MARK_SHARE, WAIT_SHARE, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
 from cuda_pool._status cimport (
     STATUS_OK, STATUS_OUT_OF_MEMORY, status_code)
+
+# Which of the idle regions goes first.
+ctypedef int choice_t
+
+cdef enum:                      # choice_t
+    CHOOSE_SMALLEST = 0             # that has at most the bytes that may go
+    CHOOSE_LARGEST
+    CHOOSE_ENOUGH                   # the smallest that has the bytes that are wanted, else the largest
 
 cdef enum:
     PAUSE_MAX = 1024                # frees between two tries to give memory back
@@ -122,12 +131,12 @@ cdef int make_room(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil
 cdef int exchange(pool_t* pool, size_t needed, owner_t owner, size_t nbytes, size_t alignment, void** ptr, int* status,
                   size_t* returned) noexcept nogil:
     """Give idle regions back until the driver has the memory, unless even all of them would not be enough."""
-    cdef size_t free = 0, total = 0, before
-    cdef int fault = ask_mem_info(pool, &free, &total)
-    while fault == STATUS_OK and status[0] == STATUS_OUT_OF_MEMORY and idle_bytes(pool) + free >= needed:
+    cdef size_t available = 0, total = 0, before
+    cdef int fault = ask_mem_info(pool, &available, &total)
+    while fault == STATUS_OK and status[0] == STATUS_OUT_OF_MEMORY and idle_bytes(pool) + available >= needed:
         before = returned[0]
         fault = give_back(pool, needed, returned)
-        free += returned[0] - before
+        available += returned[0] - before
         if fault != STATUS_OK or returned[0] == before:
             break
         fault = grow(pool, needed, owner, nbytes, alignment, ptr, status)
@@ -208,16 +217,41 @@ cdef inline void note_reserved(pool_t* pool) noexcept nogil:
 # Giving back
 
 cdef int growth_trim(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
-    """The largest region that may go is the first to go, and of several the newest, so that as much as may goes."""
     cdef int fault = see_what_is_done(pool)
-    if not pool.grows or not may_call(pool, NOBODY):
+    cdef choice_t order
+    if fault != STATUS_OK or not pool.grows or not may_call(pool, NOBODY):
         return fault
     if pool.segment.pages.shift != 0:
-        return trim_pages(pool, keep, returned) if fault == STATUS_OK else fault
+        return trim_pages(pool, keep, returned)
+    order = better_order(pool, keep)
     while fault == STATUS_OK and pool.reserved > keep:
-        if not give_one_back(pool, pool.reserved - keep, False, returned, &fault):
+        if not give_one_back(pool, pool.reserved - keep, order, returned, &fault):
             break
     return fault
+
+
+cdef choice_t better_order(pool_t* pool, size_t keep) noexcept nogil:
+    """By which order more may go; the smaller ones first if it is the same, since a large one serves every request."""
+    cdef size_t* sizes = <size_t*>malloc(REGIONS_MAX * sizeof(size_t))
+    cdef size_t room, count, small = 0, large = 0, at
+    if sizes == NULL or pool.reserved <= keep:
+        free(sizes)
+        return CHOOSE_SMALLEST
+    room = pool.reserved - keep
+    count = list_idle(pool, sizes)
+    qsort(sizes, count, sizeof(size_t), compare_sizes)
+    for at in range(count):
+        if small + sizes[at] <= room:
+            small += sizes[at]
+        if large + sizes[count - 1 - at] <= room:
+            large += sizes[count - 1 - at]
+    free(sizes)
+    return CHOOSE_LARGEST if large > small else CHOOSE_SMALLEST
+
+
+cdef int compare_sizes(const void* one, const void* other) noexcept nogil:
+    cdef size_t first = (<const size_t*>one)[0], second = (<const size_t*>other)[0]
+    return (first > second) - (first < second)
 
 
 cdef int growth_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil:
@@ -251,17 +285,17 @@ cdef int give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil
     cdef size_t goal = returned[0] + wanted
     cdef int fault = STATUS_OK
     while fault == STATUS_OK and returned[0] < goal:
-        if not give_one_back(pool, goal - returned[0], True, returned, &fault):
+        if not give_one_back(pool, goal - returned[0], CHOOSE_ENOUGH, returned, &fault):
             break
     return fault
 
 
-cdef bint give_one_back(pool_t* pool, size_t nbytes, bint at_least, size_t* returned, int* fault) noexcept nogil:
-    """Give back the region that is chosen for so many bytes, at least or at most; False if there is none."""
+cdef bint give_one_back(pool_t* pool, size_t nbytes, choice_t choice, size_t* returned, int* fault) noexcept nogil:
+    """Give back the region that is chosen for so many bytes; False if there is none."""
     cdef region_t region
     cdef uint32_t index, shut = NO_MID
     enter_all(pool)
-    index = choose_idle(pool, nbytes, at_least)
+    index = choose_idle(pool, nbytes, choice)
     region = pool.regions.region[index]
     if index != pool.regions.count:
         shut = segment_shut(&pool.segment, region.offset, region.size)
@@ -284,15 +318,15 @@ cdef bint give_one_back(pool_t* pool, size_t nbytes, bint at_least, size_t* retu
     return True
 
 
-cdef uint32_t choose_idle(pool_t* pool, size_t nbytes, bint at_least) noexcept nogil:
+cdef uint32_t choose_idle(pool_t* pool, size_t nbytes, choice_t choice) noexcept nogil:
     """The index of an idle region, or the number of regions."""
     cdef uint32_t at, best = pool.regions.count
     settle_locked(pool)
     segment_reclaim(&pool.segment)
     for at in range(pool.regions.count):
-        if not is_idle(pool, at) or (not at_least and pool.regions.region[at].nbytes > nbytes):
+        if not is_idle(pool, at) or (choice != CHOOSE_ENOUGH and pool.regions.region[at].nbytes > nbytes):
             continue
-        if best == pool.regions.count or is_better(pool, at, best, nbytes if at_least else <size_t>-1):
+        if best == pool.regions.count or is_better(pool, at, best, nbytes, choice):
             best = at
     return best
 
@@ -301,39 +335,51 @@ cdef inline bint is_idle(pool_t* pool, uint32_t index) noexcept nogil:
     return segment_is_idle(&pool.segment, pool.regions.region[index].offset, pool.regions.region[index].size)
 
 
-cdef inline bint is_better(const pool_t* pool, uint32_t one, uint32_t other, size_t wanted) noexcept nogil:
-    """The smaller one if the other is enough, else the larger one. Of two equal ones the one with the higher offset."""
+cdef inline bint is_better(const pool_t* pool, uint32_t one, uint32_t other, size_t wanted,
+                           choice_t choice) noexcept nogil:
+    """Of two equal regions the one with the higher offset."""
     cdef const region_t* region = &pool.regions.region[one]
     cdef const region_t* best = &pool.regions.region[other]
     if region.nbytes == best.nbytes:
         return region.offset > best.offset
-    if best.nbytes >= wanted:
+    if choice == CHOOSE_ENOUGH and best.nbytes >= wanted:
         return wanted <= region.nbytes < best.nbytes
-    return region.nbytes > best.nbytes
+    return (region.nbytes < best.nbytes) == (choice == CHOOSE_SMALLEST)
 
 
 cdef size_t idle_bytes(pool_t* pool) noexcept nogil:
-    cdef size_t nbytes = 0
+    cdef size_t* sizes = <size_t*>malloc(REGIONS_MAX * sizeof(size_t))
+    cdef size_t nbytes = 0, at
+    for at in range(list_idle(pool, sizes) if sizes != NULL else 0):
+        nbytes += sizes[at]
+    free(sizes)
+    return nbytes
+
+
+cdef size_t list_idle(pool_t* pool, size_t* sizes) noexcept nogil:
+    """The number of idle regions, and the bytes of each."""
+    cdef size_t count = 0
     cdef uint32_t at
     enter_all(pool)
     settle_locked(pool)
     segment_reclaim(&pool.segment)
     for at in range(pool.regions.count):
         if is_idle(pool, at):
-            nbytes += pool.regions.region[at].nbytes
+            sizes[count] = pool.regions.region[at].nbytes
+            count += 1
     leave_all(pool)
-    return nbytes
+    return count
 
 
 # By itself
 
 cdef void release_note(pool_t* pool) noexcept nogil:
-    if pool.release.threshold == RELEASE_NEVER or free_in_blocks(pool) <= pool.release.threshold:
+    if free_in_blocks(pool) <= pool.release.threshold:
         return
     if pool.release.pause != 0:
         pool.release.pause -= 1
     else:
-        set_flag(&pool.release.due, True)
+        set_flag(&pool.release_due, True)
 
 
 cdef size_t free_in_blocks(const pool_t* pool) noexcept nogil:
@@ -347,19 +393,19 @@ cdef size_t free_in_blocks(const pool_t* pool) noexcept nogil:
 
 cdef int release_run(pool_t* pool) noexcept nogil:
     """After a try in vain more and more frees pass before the next one."""
-    cdef size_t returned = 0, free
+    cdef size_t returned = 0, unused
     cdef int status = see_what_is_done(pool)
-    set_flag(&pool.release.due, False)
+    set_flag(&pool.release_due, False)
     while status == STATUS_OK and may_call(pool, NOBODY):
         enter_all(pool)
-        free = free_in_blocks(pool)
+        unused = free_in_blocks(pool)
         leave_all(pool)
-        if free <= pool.release.threshold:
+        if unused <= pool.release.threshold:
             break
         if pool.segment.pages.shift != 0:
-            status = trim_pages(pool, pool.reserved - (free - pool.release.threshold), &returned)
+            status = trim_pages(pool, pool.reserved - (unused - pool.release.threshold), &returned)
             break
-        if not give_one_back(pool, free - pool.release.threshold, False, &returned, &status):
+        if not give_one_back(pool, unused - pool.release.threshold, CHOOSE_LARGEST, &returned, &status):
             break
     enter_all(pool)
     pool.release.next_pause = 0 if returned != 0 else min(2 * pool.release.next_pause + 1, <uint32_t>PAUSE_MAX)

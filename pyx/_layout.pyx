@@ -5,7 +5,6 @@ from libc.string cimport memset
 
 from cuda_pool._bits cimport log2_floor, round_up
 from cuda_pool._buddy cimport BUDDY_LIVE
-from cuda_pool._heap cimport tally_enter
 from cuda_pool._held cimport owners_add, owners_has
 from cuda_pool._mid cimport (
     MID_FREE, MID_SPARE, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_reserve, mid_take_exact)
@@ -15,9 +14,8 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport LEGACY, later_batch, owner_t, view_allows
 from cuda_pool._plan cimport plan_add, plan_init, plan_measure, plan_reserve
 from cuda_pool._region cimport REGION_PAGE
-from cuda_pool._relaxed cimport set_u32
 from cuda_pool._segment cimport (
-    TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, TIER_SLAB, segment_boundary, segment_note_highs, segment_t)
+    TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, TIER_SLAB, segment_boundary, segment_is_live, segment_t, segment_use_block)
 from cuda_pool._state cimport enter_lock, leave_lock, pool_offset
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 from cuda_pool._uses cimport use_t, uses_find
@@ -208,24 +206,15 @@ cdef bint layout_is_free(const pool_t* pool, uint32_t start, uint32_t units, con
 
 cdef bint layout_take(pool_t* pool, uint32_t start, uint32_t units, const view_t* view, place_t* place) noexcept nogil:
     cdef segment_t* segment = &pool.segment
+    cdef size_t offset = 0, used = 0
     cdef uint32_t at
     if start < segment.mid.start or start + units > segment.mid.end or not mid_reserve(&segment.mid, 2):
         return False
     at = mid_take_exact(&segment.mid, view, block_over(segment, start, units), start, units, MID_USED)
     if at == NO_MID:
         return False
-    segment.mid.block[at].role.live.requested = 0
-    segment.mid.block[at].role.live.movable = NO_MOVABLE
-    set_u32(&segment.tag[(<size_t>start * MID_UNIT) >> segment.granule_shift], at << TAG_INDEX_SHIFT | TIER_MID)
-    memset(place, 0, sizeof(place_t))
-    place.tier = TIER_MID
-    place.index = at
-    place.owner = segment.mid.block[at].owner
-    place.batch = segment.mid.block[at].batch
-    place.used = <size_t>units * MID_UNIT
-    tally_enter(&segment.mid_tally, place.used, 0)
-    segment_note_highs(segment)
-    return True
+    segment_use_block(segment, at, 0, &offset, &used)
+    return segment_is_live(segment, offset, place)
 
 
 cdef uint32_t block_over(const segment_t* segment, uint32_t start, uint32_t units) noexcept nogil:

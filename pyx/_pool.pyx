@@ -19,6 +19,7 @@ from cuda_pool._growth cimport (
 from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
+from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport movables_destroy, movables_init
@@ -28,6 +29,7 @@ from cuda_pool._order cimport (
     stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._region cimport regions_destroy
+from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
@@ -38,8 +40,8 @@ from cuda_pool._segment cimport (
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    MARK_SHARE, RELEASE_NEVER, captured, enter, enter_all, enter_lock, find_locked, fork_counter,
-    free_async_locked, free_locked, heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address,
+    MARK_SHARE, captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
+    free_locked, heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address,
     pool_offset, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
@@ -72,7 +74,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.range_bytes = nbytes
     pool.capacity = capacity
     pool.grows = settings.span != 0 or settings.pages_first != settings.pages_most
-    pool.release.threshold = RELEASE_NEVER
+    pool.releases = False
     if settings.page_shift != 0:
         pool.range_bytes = min(RANGE_SHARE * capacity, (<size_t>1 << RANGE_BITS) - (<size_t>1 << settings.page_shift))
         status = remap_reserve(pool)
@@ -94,6 +96,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
         segment_destroy(&pool.segment)
         regions_destroy(&pool.regions)
         return status
+    pool.segment.learn = &pool.learn
     segment_admit(&pool.segment, LEGACY)
     lock_acquire(&pool.lock)                    # others may be waiting for it to open
     set_pointer(<void**>&pool.heaps, pool.segment.slabs.heap)
@@ -117,6 +120,19 @@ cdef int open_segment(pool_t* pool, const settings_t* settings) noexcept nogil:
 
 cdef int region_back(pool_t* pool, bint is_virtual) noexcept nogil:
     return remap_release(pool) if is_virtual else ask_region_back(pool)
+
+
+cdef int pool_predict(pool_t* pool, const size_t* plan, int streams, int classes) noexcept nogil:
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if learn_set_plan(&pool.learn, plan, streams, classes):
+        pool.learn.predicts = True
+        segment_admit_stream(&pool.segment, LEGACY)
+    else:
+        status = STATUS_HOST_MEMORY
+    leave(pool)
+    return status
 
 
 cdef int pool_close(pool_t* pool) noexcept nogil:
@@ -163,6 +179,7 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
     helds_destroy(&pool.helds)
     uses_destroy(&pool.uses)
     movables_destroy(&pool.movables)
+    learn_drop_plan(&pool.learn)
     return True
 
 
@@ -189,6 +206,7 @@ cdef int pool_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept 
 cdef void pool_set_release(pool_t* pool, size_t threshold) noexcept nogil:
     if enter(pool) == STATUS_OK:
         pool.release.threshold = threshold
+        pool.releases = True
         leave(pool)
 
 
@@ -262,10 +280,16 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
 
 
 cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
-    cdef int status = pool_try_free(pool, ptr)
+    if ptr == NULL or front_free(pool, ptr):
+        return STATUS_OK
+    return free_otherwise(pool, ptr)
+
+
+cdef int free_otherwise(pool_t* pool, void* ptr) noexcept nogil:
+    cdef int status = free_with_locks(pool, ptr)
     if status == STATUS_WOULD_WAIT:
         status = free_scrubbing(pool, ptr)
-    if get_flag(&pool.release.due):
+    if get_flag(&pool.release_due):
         pool_release(pool)
     return status
 
@@ -283,17 +307,20 @@ cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
+    if ptr == NULL or front_free(pool, ptr):
+        return STATUS_OK
+    return free_with_locks(pool, ptr)
+
+
+cdef int free_with_locks(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status
-    if ptr == NULL:
-        return STATUS_OK
-    if front_free(pool, ptr):
-        return STATUS_OK
     if pool.scrub:
         return STATUS_WOULD_WAIT
     status = enter_for(pool, ptr)
     if status == STATUS_OK:
         status = free_locked(pool, ptr)
-        release_note(pool)
+        if pool.releases:
+            release_note(pool)
         leave_all(pool)
     return status
 
@@ -316,20 +343,26 @@ cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept 
 
 
 cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef int status = pool_try_free_async_as(pool, ptr, stream)
+    cdef int status
+    if ptr == NULL or front_free_async(pool, ptr, stream):
+        return STATUS_OK
+    status = free_async_with_locks(pool, ptr, stream)
     if status == STATUS_WOULD_WAIT:
         status = free_async_slowly(pool, ptr, stream)
-    if get_flag(&pool.release.due):
+    if get_flag(&pool.release_due):
         pool_release(pool)
     return status
 
 
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef owner_t owner
-    cdef int status
     if ptr == NULL or front_free_async(pool, ptr, stream):
         return STATUS_OK
-    status = enter_for(pool, ptr)
+    return free_async_with_locks(pool, ptr, stream)
+
+
+cdef int free_async_with_locks(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef owner_t owner
+    cdef int status = enter_for(pool, ptr)
     if status != STATUS_OK:
         return status
     owner = known_locked(pool, stream)
@@ -340,7 +373,8 @@ cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* str
         status = try_free_async_locked(pool, ptr, owner)
     else:
         status = STATUS_WOULD_WAIT
-    release_note(pool)
+    if pool.releases:
+        release_note(pool)
     leave_all(pool)
     return status
 
@@ -748,7 +782,7 @@ cdef inline owner_t stream_locked(pool_t* pool, cudaStream_t stream) noexcept no
     if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
         owner = order_add(&pool.order, STREAM_THREAD, stream, this_thread())
         if owner != NOBODY:
-            segment_admit(&pool.segment, owner)
+            segment_admit_stream(&pool.segment, owner)
     return owner
 
 

@@ -27,7 +27,6 @@ from libc.string cimport memset
 cdef extern from "<pthread.h>" nogil:
     int pthread_atfork(void (*)() noexcept nogil, void (*)() noexcept nogil, void (*)() noexcept nogil)
 
-cdef const size_t RELEASE_NEVER = <size_t>-1
 cdef unsigned generation = 0        # forks between the first process and this one
 
 

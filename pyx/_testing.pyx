@@ -14,13 +14,16 @@ from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
-    cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
+    Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
+from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
     owners_allowed, owners_has, owners_t)
+from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
 from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
@@ -36,17 +39,22 @@ from cuda_pool._plan cimport (
 from cuda_pool._pool cimport (
     pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
     pool_size_of, pool_skip_batches)
+from cuda_pool._prepare cimport segment_prepare
+from cuda_pool._region cimport (
+    NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,
+    regions_remove, regions_t)
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find, segment_free,
-    segment_highs, segment_init, segment_metadata, segment_t, segment_tally, segment_total, settings_t)
+    segment_highs, segment_init, segment_metadata, segment_reclaim, segment_t, segment_tally, segment_total,
+    settings_t)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
-    slab_has_allowed, slab_take_allowed, slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init,
-    slabs_make, slabs_of, slabs_pass_on, slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release,
-    slot_retake)
-from cuda_pool._state cimport pool_t
+    NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of, slab_activate,
+    slab_has_allowed, slab_return, slab_shelve, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available,
+    slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready,
+    slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake, slots_unused)
+from cuda_pool._state cimport enter_all, leave_all, pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport (
@@ -56,7 +64,7 @@ cdef enum:
     SLABS = 1 << 20             # that a tier on its own may make
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
-SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full"}
+SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full", SLAB_READY: "ready"}
 TIERS = {TIER_SLAB: "slab", TIER_MID: "mid", TIER_BUDDY: "buddy"}
 STREAM_KINDS = {STREAM_SPARE: "spare", STREAM_LEGACY: "legacy", STREAM_THREAD: "thread", STREAM_HANDLE: "handle",
                 STREAM_VOUCHED: "vouched", STREAM_HELD: "held", STREAM_GONE: "gone", STREAM_CAPTURE: "capture"}
@@ -332,10 +340,28 @@ cdef class Slabs:
         index = slabs_make(&self.slabs, owner, size_class, offset, nbytes, block, batch)
         if index == NO_SLAB:
             raise MemoryError
+        slab_activate(&self.slabs, index)
         return index
 
     def unmake(self, uint32_t index):
         slabs_unmake(&self.slabs, index)
+
+    def shelve(self, uint32_t index):
+        """Let an empty slab be ready."""
+        slab_shelve(&self.slabs, index)
+
+    def ready(self, int size_class, owner_t owner=NOBODY):
+        return or_none(slabs_ready(slabs_of(&self.slabs, owner, size_class)), NO_SLAB)
+
+    def activate(self, uint32_t index):
+        slab_activate(&self.slabs, index)
+
+    def pass_periods(self, size_t periods):
+        """Let `periods` be over in all."""
+        slabs_pass(&self.slabs, periods)
+
+    def demand(self, int size_class, owner_t owner=NOBODY):
+        return demand_as_dict(demand_of(&self.slabs, owner, size_class))
 
     def take(self, uint32_t index, size_t nbytes):
         return slab_take(&self.slabs, index, nbytes)
@@ -408,14 +434,19 @@ cdef class Slabs:
 
 
 cdef class Segment:
-    """A ``segment_t`` over [address, address + size) that is never touched, with the given ``Settings``."""
+    """A ``segment_t`` over [address, address + size) that is never touched, with the given ``Settings``.
+
+    With a `span` further regions can be opened.
+    """
 
     cdef segment_t segment
+    cdef learn_t learn
 
-    def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False):
+    def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False,
+                  size_t span=0, bint predicts=False):
         cdef settings_t plain
         cdef size_t* sizes = plain_sizes(settings.size_classes)
-        plain.span = 0
+        plain.span = span
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -429,6 +460,8 @@ cdef class Segment:
         free(sizes)
         if not made:
             raise MemoryError
+        self.learn.predicts = predicts
+        self.segment.learn = &self.learn
 
     def __dealloc__(self):
         segment_destroy(&self.segment)
@@ -469,6 +502,41 @@ cdef class Segment:
     def largest_free(self):
         return segment_largest_free(&self.segment)
 
+    def prepare(self, int size_class, size_t slots):
+        return bool(segment_prepare(&self.segment, NOBODY, size_class, slots))
+
+    def end_period(self):
+        learn_end_period(&self.learn, segment_total(&self.segment).used, segment_total(&self.segment).allocs)
+
+    def demand(self, int size_class):
+        """Return the slots of a class: in use and ready, the highest number of this period, and what is expected."""
+        return demand_as_dict(demand_of(&self.segment.slabs, NOBODY, size_class))
+
+    def open(self, size_t address, size_t size):
+        """Add a region; return its offset, or None where no gap has room."""
+        cdef size_t offset = 0
+        cdef int status = segment_open(&self.segment, address, size, &offset)
+        if status == STATUS_HOST_MEMORY:
+            raise MemoryError
+        return offset if status == STATUS_OK else None
+
+    def is_idle(self, size_t offset, size_t size):
+        return segment_is_idle(&self.segment, offset, size)
+
+    def shut(self, size_t offset, size_t size):
+        """Take an idle region out; return its record, or None if it is not idle."""
+        cdef uint32_t shut = segment_shut(&self.segment, offset, size)
+        return shut if shut != NO_MID else None
+
+    def reopen(self, uint32_t shut):
+        segment_reopen(&self.segment, shut)
+
+    def forget(self, uint32_t shut):
+        segment_forget(&self.segment, shut)
+
+    def reclaim(self):
+        segment_reclaim(&self.segment)
+
     def tier(self, str name):
         """Return (blocks, used, requested) of a tier."""
         tier = key_of(TIERS, name)
@@ -477,6 +545,76 @@ cdef class Segment:
 
     def check(self):
         assert_valid(segment_check(&self.segment))
+
+
+cdef object demand_as_dict(const demand_t* demand):
+    return {"active": demand.active, "ready": demand.ready, "high": demand.high, "expected": demand.expected,
+            "highest": demand.highest}
+
+
+cdef class Regions:
+    """A ``regions_t`` for `span` bytes of offsets."""
+
+    cdef regions_t regions
+
+    def __cinit__(self, size_t span):
+        if not regions_init(&self.regions, span):
+            raise MemoryError
+
+    def __dealloc__(self):
+        regions_destroy(&self.regions)
+
+    @property
+    def sums(self):
+        """The regions, and the sums of their nbytes and sizes."""
+        return self.regions.count, self.regions.nbytes, self.regions.size
+
+    def add(self, size_t address, size_t size, size_t offset, size_t nbytes):
+        cdef region_t region
+        region.start = <void*>address
+        region.nbytes = nbytes
+        region.address = address
+        region.size = size
+        region.offset = offset
+        regions_add(&self.regions, &region)
+
+    def remove(self, size_t address):
+        cdef uint32_t at = 0
+        while self.regions.region[at].address != address:
+            at += 1
+        regions_remove(&self.regions, at)
+
+    def find(self, size_t address):
+        """Return the offset of an address, or None."""
+        cdef size_t offset = regions_find(&self.regions, address)
+        return offset if offset != NO_OFFSET else None
+
+    def address(self, size_t offset):
+        """Return the address of an offset that is in a region."""
+        return self.regions.shift[offset >> REGION_SHIFT] + offset & 0xFFFFFFFFFFFFFFFF
+
+    def check(self):
+        assert_valid(regions_check(&self.regions))
+
+
+def claim(Device device not None, size_t start, size_t end):
+    """Note addresses as live; return None, or the (start, end) of those that they overlap."""
+    cdef claim_t mine = claim_on(device, start, end), other
+    return None if claim_make(&mine, &other) else (other.start, other.end)
+
+
+def unclaim(Device device not None, size_t start, size_t end):
+    cdef claim_t mine = claim_on(device, start, end)
+    claim_drop(&mine)
+
+
+cdef claim_t claim_on(Device device, size_t start, size_t end):
+    cdef claim_t claim
+    claim.driver = device.driver
+    claim.device = device.number
+    claim.start = start
+    claim.end = end
+    return claim
 
 
 cdef class Uses:
@@ -1034,6 +1172,50 @@ def plan(pieces, uint32_t low, uint32_t floor, uint32_t high, uint32_t bias=0, u
 def ignore_streams(Pool pool not None):
     """Let the pool treat every asynchronous free as a plain one from now on: what a pool without ordering would do."""
     pool_ignore_streams(pool.handle)
+
+
+def learned(Pool pool not None, int size_class, owner_t owner=LEGACY):
+    """Return what a pool knows of the slots of a stream's class, as ``Segment.demand``, and the periods so far."""
+    cdef demand_t demand
+    cdef size_t periods
+    enter_all(pool.handle)
+    demand = demand_of(&pool.handle.segment.slabs, owner, size_class)[0]
+    periods = pool.handle.learn.periods
+    leave_all(pool.handle)
+    return {**demand_as_dict(&demand), "periods": periods}
+
+
+def forecast(Pool pool not None):
+    """Return what a pool expects of the period under way, and what it has seen of that.
+
+    Returns
+    -------
+    dict
+        periods: those that are over. used: (expected, seen) peak of bytes. slots: the same of each class of the default
+        stream. slabs: made so far.
+    """
+    cdef slabs_t* slabs = &pool.handle.segment.slabs
+    cdef int index, classes = len(pool.settings.size_classes)
+    cdef demand_t demand[SLAB_CLASSES_MAX]
+    cdef size_t makes
+    cdef learn_t learn
+    enter_all(pool.handle)
+    learn = pool.handle.learn
+    makes = slabs.makes
+    for index in range(classes):        # a copy: the pool passes the period itself when a slab comes or goes
+        demand[index] = demand_of(slabs, LEGACY, index)[0]
+        demand_pass(&demand[index], slots_unused(slabs, LEGACY, index), learn.periods - slabs.passed)
+    leave_all(pool.handle)
+    return {"periods": learn.periods, "used": (learn.expected, learn.peak), "slabs": makes,
+            "slots": [(demand[index].expected, demand[index].high) for index in range(classes)]}
+
+
+def end_period(Pool pool not None):
+    """Let a period of the pool's predictor be over."""
+    enter_all(pool.handle)
+    learn_end_period(&pool.handle.learn, segment_total(&pool.handle.segment).used,
+                     segment_total(&pool.handle.segment).allocs)
+    leave_all(pool.handle)
 
 
 def skip_batches(Pool pool not None, uint32_t batch):

@@ -71,6 +71,14 @@ def test_case_18_what_is_to_be_kept(make_growing, device, settings):
     assert pool.trim() == 16 * MIB
 
 
+@pytest.mark.parametrize("keep, left", [(8, 8), (9, 12), (6, 6), (7, 8), (1, 6), (20, 20)])
+def test_as_much_as_may_go_goes(make_growing, keep, left):
+    pool = make_growing("8MiB")
+    for ptr in [pool.alloc(size * MIB) for size in (8, 6, 6)]:
+        pool.free(ptr)
+    assert pool.trim(keep * MIB) == (20 - left) * MIB
+
+
 def test_the_largest_that_may_go_goes(make_growing, device):
     pool = make_growing("2MiB")
     blocks = [pool.alloc(size * MIB) for size in (2, 4, 32, 8)]
