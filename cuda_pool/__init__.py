@@ -6,7 +6,9 @@ from importlib.metadata import version as _version
 from . import sim
 from ._api import Pool, release_memory
 from ._buffer import Buffer
-from .errors import CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, TraceError
+from .errors import (
+    CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, TraceError)
+from .profile import Profile
 from .sizes import format_size, parse_size
 from .stats import PoolStats, TierStats
 
@@ -17,6 +19,5 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DeviceUnavailableError", "InvalidPointerError", "OutOfMemoryError", "Pool", "PoolStats",
-    "TierStats", "TraceError", "format_size", "parse_size", "release_memory",
-    "sim",
+    "Profile", "ProfileError", "TierStats", "TraceError", "format_size", "parse_size", "release_memory", "sim",
 ]

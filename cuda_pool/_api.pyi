@@ -1,3 +1,4 @@
+from os import PathLike
 from types import TracebackType
 from typing import (
     Callable, Iterable, Literal, Protocol, SupportsFloat, SupportsIndex, TypeAlias, TypeVar, type_check_only)
@@ -5,6 +6,7 @@ from typing import (
 from ._buffer import Buffer
 from ._capture import Capture
 from ._driver import Device
+from .profile import Profile
 from .settings import Settings
 from .stats import PoolStats
 
@@ -12,6 +14,7 @@ from .stats import PoolStats
 class _CudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
+_Path: TypeAlias = str | PathLike[str]
 _Size: TypeAlias = SupportsIndex | str
 _Stream: TypeAlias = SupportsIndex | _CudaStream
 _Callback = TypeVar("_Callback", bound=Callable[[int], object])
@@ -24,12 +27,13 @@ def release_memory(nbytes: _Size | None = None, device: SupportsIndex | Device |
 
 class Pool:
     def __init__(self, capacity: _Size | SupportsFloat = 0.75, device: SupportsIndex | Device = 0,
-                 backing: Literal["malloc"] = "malloc", growth: Literal["static", "dynamic"] = "static",
+                 backing: Literal["malloc"] = "malloc",
+                 growth: Literal["static", "dynamic", "predictive"] = "static",
                  max_capacity: _Size | SupportsFloat | None = None, slab_max: _Size | None = None,
                  mid_max: _Size | None = None, min_block: _Size | None = None,
                  size_classes: _Size | Iterable[_Size] | None = None,
-                 headroom: float = 0.15, profile: None = None, debug: bool = False, scrub: bool = False,
-                 trace: None = None, *, reuse: Literal["wait", "query", "never"] = "wait",
+                 headroom: float = 0.15, profile: Profile | _Path | None = None, debug: bool = False,
+                 scrub: bool = False, trace: None = None, *, reuse: Literal["wait", "query", "never"] = "wait",
                  release_threshold: _Size | None = None) -> None: ...
     def alloc(self, nbytes: _Size, stream: _Stream = 0, *, alignment: _Size = 256) -> int: ...
     def free(self, ptr: SupportsIndex) -> None: ...
@@ -42,6 +46,7 @@ class Pool:
     def size_of(self, ptr: SupportsIndex) -> int: ...
     def owns(self, ptr: SupportsIndex) -> bool: ...
     def stats(self) -> PoolStats: ...
+    def save_profile(self, path: _Path) -> None: ...
     def trim(self, keep: _Size = 0) -> int: ...
     def on_pressure(self, callback: _Callback) -> _Callback: ...
     def off_pressure(self, callback: Callable[[int], object]) -> None: ...

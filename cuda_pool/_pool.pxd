@@ -34,6 +34,9 @@ cdef void pool_init(pool_t* pool) noexcept nogil
 # Every function below may be called from any thread without the GIL; those that return an int return a status.
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, size_t capacity,
                    const settings_t* settings, bint scrub, reuse_t reuse) noexcept nogil
+# Let an open pool keep and prepare slabs for what it learns, to begin with for `plan`: slots by stream, in the order in
+# which they appear, and size class.
+cdef int pool_predict(pool_t* pool, const size_t* plan, int streams, int classes) noexcept nogil
 cdef int pool_close(pool_t* pool) noexcept nogil
 # Give back whole regions that are free, as long as `keep` bytes are left; their bytes.
 cdef int pool_trim(pool_t* pool, size_t keep, size_t* returned) noexcept nogil

@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t
 
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._heap cimport heap_t, tally_enter, tally_leave, tally_t
+from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pages cimport pages_t
@@ -88,6 +89,7 @@ ctypedef struct segment_t:
     size_t held                     # bytes
     size_t mid_paging               # bytes of blocks and runs that are being given pages
     size_t buddy_paging
+    learn_t* learn                  # what is learned, or NULL: nothing is
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
 # Give all memory back but what is looked at without a lock, which is zeros from here on.
@@ -151,6 +153,11 @@ cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t
 cdef int segment_blame(const segment_t* segment, size_t offset) noexcept nogil
 cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef void segment_drop_slab(segment_t* segment, uint32_t slab) noexcept nogil
+# Make a ready slab of a block, or else of a run.
+cdef int segment_add_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
+                          uint32_t* slab) noexcept nogil
+# Let an empty slab that its owner has no use for now be ready, if it is expected to be needed again; else return it.
+cdef void segment_shed_slab(segment_t* segment, uint32_t slab) noexcept nogil
 # Return every owner's empty slabs.
 cdef void segment_reclaim(segment_t* segment) noexcept nogil
 # Move the boundary of the two tiers down by `nbytes`, a multiple of min_block, if all of that is free and the owner's.
@@ -193,6 +200,8 @@ cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept 
     cdef tally_t* tally = &segment.slabs.heap[place.owner].tally
     if place.tier != TIER_SLAB:
         tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
+        if segment.learn != NULL:
+            learn_leave(segment.learn, place.used)
     tally_leave(tally, place.used, place.requested)
 
 
@@ -277,4 +286,4 @@ cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t 
     if batch != 0:
         note_batch(segment, place, batch)
     if slab_return(&segment.slabs, place.index, place.slot):
-        segment_drop_slab(segment, place.index)
+        segment_shed_slab(segment, place.index)

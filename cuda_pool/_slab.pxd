@@ -3,6 +3,7 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from cuda_pool._heap cimport heap_t
+from cuda_pool._learn cimport demand_t
 from cuda_pool._owner cimport owner_t, view_t
 
 cdef enum:
@@ -23,6 +24,7 @@ ctypedef int slab_list_t
 cdef enum:                      # slab_list_t
     SLAB_PARTIAL = 0                # some slots free, or all
     SLAB_FULL
+    SLAB_READY                      # empty, and not in use: kept or made for what is expected
     SLAB_LISTS
 
 # One size class.
@@ -48,9 +50,10 @@ ctypedef struct slot_t:
 # A slot is live, or held (freed, and not to be reused yet), or free.
 # Invariants, asserted by slabs_check():
 #   used + length of the free chain + (slots - fresh) == slots;  used == number of bits set in live + held
-#   a slab is on the list of its state and owner:  FULL <=> used == slots
-#   used == 0  =>  the slab is `empty` of its lists: at most one is
+#   a slab is on the list of its state and owner:  FULL <=> used == slots;  READY <=> ready  =>  fresh == 0
+#   used == 0  =>  the slab is ready, or `empty` of its lists: at most one is
 #   slots_used of an owner's class == sum(used of its slabs)
+#   demand of an owner's class: see there;  ready_bytes == sum(bytes of the ready slabs)
 ctypedef struct slab_t:
     size_t offset                   # bytes from the start of the region
     uint32_t bytes
@@ -68,6 +71,7 @@ ctypedef struct slab_t:
     uint32_t prev
     uint32_t block                  # record of the mid tier, or NO_MID: a run of the buddy tier
     uint32_t colour                 # bytes that the first slot is moved up (debug)
+    bint ready
     slot_t* slot
     uint64_t* live                  # a bit per slot
     uint64_t padding[SLAB_PADDING]
@@ -82,12 +86,16 @@ ctypedef struct slabs_t:
     int owners                      # owners from here on have nothing
     heap_t* heap                    # per owner
     slab_lists_t* lists             # of owner o and class c: lists[o * stride + c]
+    demand_t* demand                # the same; guarded by all locks
+    size_t passed                   # periods that the demand has been through, see slabs_pass()
     int stride
     uint16_t* table                 # class of the smallest slot that holds n * SLAB_UNIT bytes
     slab_t* slab                    # records, that never move: they are looked at without a lock, too
     uint32_t capacity
     uint32_t made
     uint32_t spare                  # chain of returned records, along `next`
+    size_t makes                    # slabs that were made so far
+    size_t ready_bytes              # of ready slabs
     bint colouring
     uint32_t colour_next
 
@@ -105,10 +113,22 @@ cdef int slabs_class(const slabs_t* slabs, size_t nbytes, size_t alignment) noex
 # Bytes that the owner's next slab of a class should have: as many as its used slots hold, so that the class doubles; at
 # least 8 slots and at most SLAB_BYTES_MAX, or 1 slot if that is larger.
 cdef size_t slabs_wanted(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil
-# Turn a block into a slab; its index, or NO_SLAB when the host has no memory.
+# Turn a block into a ready slab; its index, or NO_SLAB when the host has no memory.
 cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t offset, size_t nbytes, uint32_t block,
                          uint32_t batch) noexcept nogil
 cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil
+# Take a ready slab in use; its owner's class has no free slot.
+cdef void slab_activate(slabs_t* slabs, uint32_t index) noexcept nogil
+# Let an empty slab be ready.
+cdef void slab_shelve(slabs_t* slabs, uint32_t index) noexcept nogil
+# Let the demand go through the periods that are over by now. Takes a step for each class of each owner.
+cdef void slabs_pass(slabs_t* slabs, size_t periods) noexcept nogil
+# Look at the demand now.
+cdef void slabs_note(slabs_t* slabs) noexcept nogil
+# Forget what an owner, who has no slab left, was expected to need.
+cdef void slabs_forget(slabs_t* slabs, owner_t owner) noexcept nogil
+# Slots of the newest slab of an owner's class that nobody ever had.
+cdef size_t slots_unused(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil
 # Take a free slot that the view allows, of the first SLOT_CANDIDATES; bytes from the start of the region, or NO_SLOT.
 cdef size_t slab_take_allowed(slabs_t* slabs, uint32_t index, const view_t* view, size_t nbytes) noexcept nogil
 cdef bint slab_has_allowed(const slabs_t* slabs, uint32_t index, const view_t* view) noexcept nogil
@@ -122,6 +142,15 @@ cdef inline bint slot_is_live(const slab_t* slab, uint32_t slot) noexcept nogil:
 
 cdef inline slab_lists_t* slabs_of(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
     return &slabs.lists[owner * slabs.stride + size_class]
+
+
+cdef inline demand_t* demand_of(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
+    return &slabs.demand[owner * slabs.stride + size_class]
+
+
+cdef inline uint32_t slabs_ready(const slab_lists_t* lists) noexcept nogil:
+    """A ready slab, or NO_SLAB."""
+    return lists.head[SLAB_READY]
 
 
 cdef inline uint32_t slabs_available(const slab_lists_t* lists) noexcept nogil:

@@ -6,6 +6,7 @@ from cuda_pool._claim cimport claim_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
+from cuda_pool._learn cimport learn_t
 from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
@@ -103,6 +104,7 @@ ctypedef struct pool_t:
     bint release_due                # to be done by whoever sees it, without the locks
     int heaps_held                  # by enter()
     segment_t segment
+    learn_t learn
     void* region                    # the one that the pool opened with, as cudaMalloc or cuMemAddressReserve returned it
     size_t range_bytes              # of that one; with virtual backing these are addresses
     regions_t regions               # of none where pages move

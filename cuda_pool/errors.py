@@ -20,20 +20,23 @@ class OutOfMemoryError(MemoryError):
         Bytes that the pool holds from the device.
     capacity : int
         Bytes that the pool may hold at most.
+    hint : str
+        What can be done about it, or nothing.
     """
 
-    def __init__(self, requested, free, largest_free, reserved, capacity):
+    def __init__(self, requested, free, largest_free, reserved, capacity, hint=""):
         self.requested = requested
         self.free = free
         self.largest_free = largest_free
         self.reserved = reserved
         self.capacity = capacity
-        super().__init__(requested, free, largest_free, reserved, capacity)
+        self.hint = hint
+        super().__init__(requested, free, largest_free, reserved, capacity, *([hint] if hint else ()))
 
     def __str__(self):
         names = ("requested", "free", "largest free", "reserved", "capacity")
         figures = ", ".join(f"{name} {_readable(n)}" for name, n in zip(names, self.args))
-        return f"out of memory: {figures}"
+        return f"out of memory: {figures}; {self.hint}" if self.hint else f"out of memory: {figures}"
 
 
 class InvalidPointerError(ValueError):
@@ -70,6 +73,26 @@ class CudaError(RuntimeError):
 
 class DeviceUnavailableError(CudaError):
     """There is no usable CUDA device; the message names the simulated one as the way to go on."""
+
+
+class ProfileError(ValueError):
+    """A file is no profile that this version can read.
+
+    Attributes
+    ----------
+    path : str or bytes
+        The file.
+    reason : str
+        What is wrong there, and what is accepted.
+    """
+
+    def __init__(self, path, reason):
+        self.path = path
+        self.reason = reason
+        super().__init__(path, reason)
+
+    def __str__(self):
+        return f"{self.path!r}: {self.reason}"
 
 
 class TraceError(ValueError):

@@ -9,6 +9,7 @@ from . import sim
 from ._api import Pool
 from ._lag import LAG_MAX, LaggedReplay
 from ._replay import MallocReplay, PoolReplay
+from .profile import HEADROOM, as_profile
 from .settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve
 from .sizes import is_index, parse_size, shown
 
@@ -216,7 +217,8 @@ class FitResult:
 
 
 def replay(trace, *, capacity=None, device=None, backing="malloc", growth="static", reuse=None, lag=0, seed=None,
-           slab_max=None, mid_max=None, min_block=None, repeats=1, progress=None):
+           slab_max=None, mid_max=None, min_block=None, headroom=None, profile=None, save_profile=None, repeats=1,
+           progress=None):
     """Replay a trace against a new pool.
 
     Blocks that were live before the first event are allocated beforehand. Frees whose block is not live are skipped.
@@ -233,7 +235,8 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     trace : Trace
     capacity : int or str, optional
         Bytes, or text such as ``"8GiB"``; by default 1.25 times the trace's peak, rounded up to 2 MiB, and twice the
-        peak for a pool that grows, which begins with 2 MiB and has this as its limit.
+        peak, or what the profile needs, for a pool that grows, which has this as its limit. It begins with what the
+        profile needs, or else with 2 MiB.
     device : int or cuda_pool.sim.Device, optional
         CUDA ordinal or simulated device; by default a simulated device that is just large enough.
     backing, growth : str
@@ -248,6 +251,12 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
         to 128 ticks later still, an event being one tick.
     slab_max, mid_max, min_block : int or str, optional
         Settings of the pool; its defaults otherwise.
+    headroom : float, optional
+        As for `cuda_pool.Pool`; its default otherwise.
+    profile : cuda_pool.Profile, str or os.PathLike, optional
+        As for `cuda_pool.Pool`.
+    save_profile : str or os.PathLike, optional
+        Where the pool's own profile is written after the last round, also when an allocation failed.
     repeats : int
         Rounds; whatever is live at the end of one is freed before the next.
     progress : callable, optional
@@ -266,19 +275,30 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
         A parameter is of a type that is not accepted.
     OutOfMemoryError
         The device cannot give the capacity.
+    ProfileError
+        The file at `profile` is damaged, or no profile.
+    OSError
+        `profile` cannot be read, or `save_profile` not be written.
     CudaError
         A driver call failed; DeviceUnavailableError when there is no device.
     """
     lag, repeats, seed = _lag(lag), _repeats(repeats), _seed(seed)
-    capacity = default_capacity(trace, growth) if capacity is None else parse_size(capacity)
+    profile = None if profile is None else as_profile(profile)
+    if capacity is None:
+        needed = 0 if profile is None else profile.capacity(HEADROOM if headroom is None else headroom)
+        capacity = max(default_capacity(trace, growth), needed)
+    capacity = parse_size(capacity)
     require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
     device = _device(device, capacity, lag, seed, backing)
     findings = _Findings()
-    settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block}
-    with _pool(capacity, device, backing=backing, growth=growth, **_reuse(reuse), **settings) as pool:
+    settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block, "profile": profile,
+                **_given(reuse=reuse, headroom=headroom)}
+    with _pool(capacity, device=device, backing=backing, growth=growth, **settings) as pool:
         with _loop(trace, pool, lag, findings) as loop:
             run = _Run(loop, pool)
             run.play(repeats, progress)
+        if save_profile is not None:
+            pool.save_profile(save_profile)
         return _result(trace, pool, run, **findings.as_dict(), backing=backing, growth=growth, reuse=reuse, lag=lag,
                        seed=seed, repeats=repeats)
 
@@ -353,7 +373,7 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
         A parameter is of a type that is not accepted.
     """
     lag, seed = _lag(lag), _seed(seed)
-    fitter = _Fitter(trace, lag, seed, backing=backing, growth=growth, **_reuse(reuse))
+    fitter = _Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
     best = found = fitter.smallest(chosen)
@@ -535,7 +555,7 @@ class _Fitter:
         self.replays += 1
         capacity = self._capacity(steps)
         device = _simulated(capacity, self.seed, self.parameters["backing"])
-        with _pool(capacity, device, **self.parameters, **settings) as pool:
+        with _pool(capacity, device=device, **self.parameters, **settings) as pool:
             with _loop(self.trace, pool, self.lag, self.findings) as loop:
                 run = _Run(loop, pool)
                 run.play()
@@ -561,11 +581,14 @@ def _grid():
 
 
 @contextlib.contextmanager
-def _pool(capacity, device, **parameters):
-    if parameters.get("growth") == "dynamic":
-        pool = Pool(min(GROWING_START, capacity), device=device, max_capacity=capacity, **parameters)
+def _pool(capacity, **parameters):
+    """A pool that may hold `capacity` bytes; one that grows begins with its profile, or with little."""
+    if parameters.get("profile") is not None:
+        pool = Pool(max_capacity=capacity, **parameters)
+    elif parameters.get("growth") != "static":
+        pool = Pool(min(GROWING_START, capacity), max_capacity=capacity, **parameters)
     else:
-        pool = Pool(capacity, device=device, **parameters)
+        pool = Pool(capacity, **parameters)
     try:
         yield pool
     finally:
@@ -590,8 +613,9 @@ def _simulated(capacity, seed, backing):
     return sim.Device(capacity, seed=seed)
 
 
-def _reuse(reuse):
-    return {} if reuse is None else {"reuse": reuse}
+def _given(**parameters):
+    """Return the parameters that are not left to the pool's defaults."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _waits(stats):

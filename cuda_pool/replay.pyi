@@ -1,8 +1,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from os import PathLike
+from typing import Any, TypeAlias
 
 from ._trace import TraceTable
+from .profile import Profile
 from .sim import Device
 from .trace import Trace
 
@@ -19,6 +21,7 @@ HOST_WAITS: tuple[str, ...]
 GRID: dict[str, tuple[int, ...]]
 
 _Progress = Callable[[int, int], object]
+_Path: TypeAlias = str | PathLike[str]
 
 @dataclass(frozen=True)
 class ReplayResult:
@@ -88,7 +91,8 @@ class FitResult:
 def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Device | None = None,
            backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
            seed: int | None = None, slab_max: int | str | None = None, mid_max: int | str | None = None,
-           min_block: int | str | None = None, repeats: int = 1, progress: _Progress | None = None) -> ReplayResult: ...
+           min_block: int | str | None = None, headroom: float | None = None, profile: Profile | _Path | None = None,
+           save_profile: _Path | None = None, repeats: int = 1, progress: _Progress | None = None) -> ReplayResult: ...
 def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
 def fit(trace: Trace, *, backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
         seed: int | None = None, settings: dict[str, int | str | None] | None = None, search: bool = True,

@@ -21,8 +21,8 @@ from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport (
     pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream,
     pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_give_back, pool_hold_stream, pool_init,
-    pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_record_use_as, pool_release,
-    pool_set_release, pool_size_of, pool_stats_t, pool_trim, pool_try_alloc_as, pool_try_free,
+    pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_record_use_as,
+    pool_release, pool_set_release, pool_size_of, pool_stats_t, pool_trim, pool_try_alloc_as, pool_try_free,
     pool_try_free_async_as)
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
@@ -32,8 +32,9 @@ from cuda_pool._status cimport (
 from cuda_pool._stream cimport Streams, stream_handle
 
 from cuda_pool.errors import OutOfMemoryError
+from cuda_pool.profile import as_profile
 from cuda_pool.settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve, span_for
-from cuda_pool.sizes import is_index, parse_size, shown
+from cuda_pool.sizes import format_size, is_index, parse_size, shown
 from cuda_pool.stats import PoolStats, TierStats
 
 cdef extern from "Python.h":
@@ -48,10 +49,11 @@ cdef enum:
 # Compared by identity: CPython keeps one object for each of these ints, and any other object is converted.
 cdef object DEFAULT_STREAM = 0
 cdef object DEFAULT_ALIGNMENT = ALIGNMENT
+cdef object DEFAULT_CAPACITY = 0.75
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic"), "profile": (None,), "trace": (None,)}
+SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
 
 cdef object live_pools = WeakSet()
 cdef object in_relief = threading.local()
@@ -65,20 +67,22 @@ cdef class Pool:
 
     Parameters
     ----------
-    capacity : float, int or str
+    capacity : float, int or str, default 0.75
         Bytes; text such as ``"8GiB"``; or, as a float from 0 to 1, the share of the device's free memory. What a
-        dynamic pool begins with.
+        pool that grows begins with. Where it is left out and a profile is given, the pool begins with what the profile
+        needs and `headroom` more.
     device : int or Device, default 0
         CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
     backing : {"malloc", "virtual"}
         Where the memory comes from: regions from cudaMalloc; or pages that are mapped where they are needed, so that
         free memory is never in the wrong place. The latter needs a device with virtual memory, and takes whole pages
         (2 MiB on most devices): a capacity in bytes is rounded up to them.
-    growth : {"static", "dynamic"}
+    growth : {"static", "dynamic", "predictive"}
         The whole capacity is taken at once, and kept; or further regions, or pages, are taken when they are needed, and
-        can be given back.
+        can be given back. A predictive pool grows like a dynamic one, and learns, period after period, how many slots
+        of each size class are in use at the same time: it keeps and prepares slabs for that.
     max_capacity : float, int or str, optional
-        What a dynamic pool may hold at most, given like `capacity`; by default all memory of the device.
+        What a pool that grows may hold at most, given like `capacity`; by default all memory of the device.
     slab_max, mid_max, min_block : int or str, optional
         Largest request served from slabs, largest request that goes to the mid tier first (larger ones go to the
         buddy tier), and unit of the buddy tier. See ``cuda_pool.settings``. ``mid_max="1MiB"`` is the textbook pool.
@@ -86,9 +90,12 @@ cdef class Pool:
         Smallest slot of the usual classes (64, 128 or 256 bytes), or every class by hand; one class makes a pool of
         fixed-size blocks.
     headroom : float, default 0.15
-        For predictive growth, from 0 to 1; not used by a static pool.
-    profile, trace : None
-        For predictive growth and for recording.
+        What a predictive pool takes above the peak of its profile, as a share of that: from 0 to 1. From 0.1 to 0.2 is
+        enough for most programs.
+    profile : Profile, str or os.PathLike, optional
+        For predictive growth: what an earlier run needed (``save_profile``), or the path of it.
+    trace : None
+        For recording.
     reuse : {"wait", "query", "never"}
         When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
         that stream; once its work is seen to be over; or when nothing else is left.
@@ -103,7 +110,9 @@ cdef class Pool:
     Raises
     ------
     OutOfMemoryError
-        The device does not have the capacity.
+        The device does not have the capacity; where a profile asks for it, the message says how much is lacking.
+    ProfileError
+        The file at `profile` is damaged, or no profile.
     DeviceUnavailableError
         There is no usable device of that ordinal.
     ValueError
@@ -121,9 +130,9 @@ cdef class Pool:
         self.streams.pool = self.handle
         self.callbacks = ()
 
-    def __init__(self, capacity=0.75, device=0, backing="malloc", growth="static", max_capacity=None, slab_max=None,
-                 mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None, debug=False,
-                 scrub=False, trace=None, *, reuse="wait", release_threshold=None):
+    def __init__(self, capacity=DEFAULT_CAPACITY, device=0, backing="malloc", growth="static", max_capacity=None,
+                 slab_max=None, mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None,
+                 debug=False, scrub=False, trace=None, *, reuse="wait", release_threshold=None):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
@@ -136,13 +145,17 @@ cdef class Pool:
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
                   headroom, profile, debug, scrub, trace, reuse, release_threshold) except -1:
-        _require_supported(backing=backing, growth=growth, profile=profile, trace=trace)
+        _require_supported(backing=backing, growth=growth, trace=trace)
         _require_share("headroom", headroom)
+        profile = _profile(profile, growth)
         if not isinstance(reuse, str) or reuse not in REUSE:
             raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
         page = _page(chosen) if backing == "virtual" else 0
-        nbytes = _capacity(capacity, chosen, page)
+        if profile is not None and capacity is DEFAULT_CAPACITY:
+            nbytes = _needed(profile, headroom, max_capacity, chosen, page)
+        else:
+            nbytes = _capacity(capacity, chosen, page)
         limit = _limit(growth, max_capacity, nbytes, chosen, page)
         threshold = _threshold(growth, release_threshold)
         settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes, limit, page=page)
@@ -150,6 +163,12 @@ cdef class Pool:
         self.device = chosen
         self.settings = settings
         open_region(self, chosen, nbytes, limit, page, settings, scrub, REUSE.index(reuse))
+        if growth == "predictive":
+            try:
+                predict(self, [] if profile is None else profile.slots_for(settings.size_classes))
+            except BaseException:
+                self.close()
+                raise
         if threshold is not None:
             pool_set_release(self.handle, threshold)
         live_pools.add(self)
@@ -418,6 +437,27 @@ cdef class Pool:
             device_total=device_total, upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]),
             mid=tier_stats(now.tier[TIER_MID]), buddy=tier_stats(now.tier[TIER_BUDDY]))
 
+    def save_profile(self, path):
+        """Write what the pool has needed so far, for the pool of a later run to start with (`profile`).
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            JSON; with a name that ends in ``.gz`` it is compressed. What had the name before stays until the new file
+            is whole.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        ValueError
+            The pool is closed.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        """
+        from cuda_pool._profile import profile_of       # which needs this module
+        profile_of(self).save(path)
+
     def trim(self, keep=0):
         """Give regions back to the driver that are wholly free.
 
@@ -671,6 +711,33 @@ def _capacity(capacity, device, page):
     return -(-nbytes // page) * page if page else nbytes
 
 
+def _profile(profile, growth):
+    """Return the Profile for the profile argument of Pool, or None."""
+    if profile is None:
+        return None
+    if growth != "predictive":
+        raise ValueError(f"profile is for growth='predictive', got growth={shown(growth)}")
+    return as_profile(profile)
+
+
+def _needed(profile, headroom, max_capacity, device, page):
+    """Return the bytes that a profile asks for, if the pool may hold them and the device has them."""
+    nbytes = profile.capacity(headroom)
+    require_capacity(nbytes)
+    nbytes = -(-nbytes // page) * page if page else nbytes
+    needs = f"the profile's peak of {format_size(profile.peak_used)} and headroom {headroom:g} of it are"
+    limit = nbytes if max_capacity is None else _capacity(max_capacity, device, page)
+    if nbytes > limit:
+        raise ValueError(f"{needs} {format_size(nbytes - limit)} more than max_capacity: let the pool hold "
+                         f"{nbytes} bytes, or give it a capacity or less headroom")
+    available = device.mem_info()[0]
+    if nbytes > available:
+        raise OutOfMemoryError(nbytes, available, available, 0, nbytes, hint=(
+            f"{needs} {format_size(nbytes - available)} more than the device has free: give the pool a smaller "
+            "capacity or less headroom, or free memory of the device"))
+    return nbytes
+
+
 def _limit(growth, max_capacity, nbytes, device, page):
     """Return what a pool may grow to, in whole pages if there are any, or None if it does not."""
     if growth == "static":
@@ -800,6 +867,25 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, size
         # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
         raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most)
     status_raise(pool.handle, status, nbytes, 0)
+    return 0
+
+
+cdef int predict(Pool pool, list streams) except -1:
+    """Let the pool learn, from a plan on: slots by stream and size class."""
+    cdef int classes = len(pool.settings.size_classes), status, at = 0
+    cdef size_t* plan = <size_t*>malloc((len(streams) * classes + 1) * sizeof(size_t))
+    if plan == NULL:
+        raise MemoryError("the host has no memory left for a plan")
+    try:
+        for slots in streams:
+            for count in slots:
+                plan[at] = count
+                at += 1
+        with nogil:
+            status = pool_predict(pool.handle, plan, at // max(classes, 1), classes)
+    finally:
+        free(plan)
+    status_raise(pool.handle, status, 0, 0)
     return 0
 
 

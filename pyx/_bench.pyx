@@ -24,8 +24,8 @@ from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pool cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as, pool_t
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, slab_return, slab_slot, slab_take, slabs_available, slabs_class, slabs_destroy, slabs_init,
-    slabs_make, slabs_of, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
+    NO_SLAB, NO_SLOT, slab_activate, slab_return, slab_slot, slab_take, slabs_available, slabs_class, slabs_destroy,
+    slabs_init, slabs_make, slabs_of, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
 
 from cuda_pool.settings import usual_classes
 from cuda_pool.sizes import format_size, parse_size, shown
@@ -508,6 +508,7 @@ cdef uint32_t slab_append(slab_tier_t* tier, int size_class) noexcept nogil:
     cdef size_t nbytes = slabs_wanted(&tier.slabs, NOBODY, size_class)
     cdef uint32_t slab = slabs_make(&tier.slabs, NOBODY, size_class, tier.end, nbytes, 0, 0)
     if slab != NO_SLAB:
+        slab_activate(&tier.slabs, slab)
         tier.end += nbytes
     return slab
 

@@ -11,7 +11,7 @@ from cuda_pool._order cimport (
     LEGACY, LEGACY_HANDLE, MARKS, STREAM_GONE, STREAM_HANDLE, STREAM_THREAD, THREAD_HANDLE, mark_t, order_add,
     order_find, order_waited, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS
-from cuda_pool._segment cimport segment_admit
+from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._shortage cimport is_capturing, wait_for_all
 from cuda_pool._state cimport enter, leave, leave_locked
 from cuda_pool._status cimport STATUS_OK
@@ -62,7 +62,7 @@ cdef owner_t record_of(pool_t* pool, cudaStream_t handle, stream_kind_t kind, ui
     if owner == NOBODY:
         owner = order_add(&pool.order, kind, handle, id)
         if owner != NOBODY:
-            segment_admit(&pool.segment, owner)
+            segment_admit_stream(&pool.segment, owner)
     elif kind > stream.kind:                    # from a handle to a promise, not back
         stream.kind = kind
     leave(pool)

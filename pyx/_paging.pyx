@@ -20,7 +20,7 @@ from cuda_pool._pages cimport (
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, segment_grow_mid, segment_make_slab, segment_reclaim, segment_run_order, segment_use_block,
     segment_use_run, segment_use_slot)
-from cuda_pool._slab cimport NO_SLAB, slabs_class, slabs_have_record, slabs_wanted
+from cuda_pool._slab cimport slab_activate, slabs_class, slabs_have_record, slabs_wanted
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY
 
 
@@ -213,6 +213,7 @@ cdef int paging_end(segment_t* segment, owner_t owner, const paging_t* paging, s
     if paging.size_class >= 0:
         status = segment_make_slab(segment, owner, paging.size_class, block, NO_BLOCK, paging.bytes, &slab)
         if status == STATUS_OK:
+            slab_activate(&segment.slabs, slab)
             segment_use_slot(segment, paging.size_class, slab, nbytes, offset, used)
         return status
     if block != NO_MID:

@@ -18,6 +18,7 @@ from cuda_pool._growth cimport (
 from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
+from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport (
@@ -26,19 +27,20 @@ from cuda_pool._order cimport (
     stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._region cimport regions_destroy
+from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
 from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy, segment_free_bytes,
-    segment_highs, segment_init, segment_is_live, segment_is_upper, segment_metadata, segment_note_highs,
-    segment_pending, segment_tally, segment_total)
+    TIERS, TIER_SLAB, place_t, segment_admit, segment_alloc_large, segment_close,
+    segment_destroy, segment_free_bytes, segment_highs, segment_init, segment_is_live, segment_is_upper,
+    segment_metadata, segment_note_highs, segment_pending, segment_tally, segment_total)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    MARK_SHARE, captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked, free_locked,
-    heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address, pool_offset,
-    record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
+    MARK_SHARE, captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
+    free_locked, heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address,
+    pool_offset, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
@@ -91,6 +93,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
         segment_destroy(&pool.segment)
         regions_destroy(&pool.regions)
         return status
+    pool.segment.learn = &pool.learn
     segment_admit(&pool.segment, LEGACY)
     lock_acquire(&pool.lock)                    # others may be waiting for it to open
     set_pointer(<void**>&pool.heaps, pool.segment.slabs.heap)
@@ -114,6 +117,19 @@ cdef int open_segment(pool_t* pool, const settings_t* settings) noexcept nogil:
 
 cdef int region_back(pool_t* pool, bint is_virtual) noexcept nogil:
     return remap_release(pool) if is_virtual else ask_region_back(pool)
+
+
+cdef int pool_predict(pool_t* pool, const size_t* plan, int streams, int classes) noexcept nogil:
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    if learn_set_plan(&pool.learn, plan, streams, classes):
+        pool.learn.predicts = True
+        segment_admit_stream(&pool.segment, LEGACY)
+    else:
+        status = STATUS_HOST_MEMORY
+    leave(pool)
+    return status
 
 
 cdef int pool_close(pool_t* pool) noexcept nogil:
@@ -159,6 +175,7 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
     order_destroy(&pool.order)
     helds_destroy(&pool.helds)
     uses_destroy(&pool.uses)
+    learn_drop_plan(&pool.learn)
     return True
 
 
@@ -754,7 +771,7 @@ cdef inline owner_t stream_locked(pool_t* pool, cudaStream_t stream) noexcept no
     if owner == NOBODY and <uintptr_t>stream == THREAD_HANDLE:
         owner = order_add(&pool.order, STREAM_THREAD, stream, this_thread())
         if owner != NOBODY:
-            segment_admit(&pool.segment, owner)
+            segment_admit_stream(&pool.segment, owner)
     return owner
 
 

@@ -11,7 +11,7 @@ from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_
 from cuda_pool._owner cimport LEGACY, NOBODY
 from cuda_pool._pages cimport pages_counted, pages_first, pages_t
 from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_t
-from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of
+from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
 
 cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
 
@@ -140,6 +140,10 @@ cdef size_t segment_largest_run(const segment_t* segment, owner_t owner) noexcep
         slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
         if slab != NO_SLAB:
             run = max(run, run_around(segment, &segment.slabs.slab[slab]))
+        slab = slabs_ready(slabs_of(&segment.slabs, owner, index))
+        while slab != NO_SLAB:
+            run = max(run, run_around(segment, &segment.slabs.slab[slab]))
+            slab = segment.slabs.slab[slab].next
     return run if run >= segment.granule else 0
 
 

@@ -11,19 +11,22 @@ from cuda_pool._buddy cimport (
 from cuda_pool._gap cimport gap_find_far, gap_init
 from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
+from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
     mid_could_join, mid_cut_start, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits, units_missing)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
 from cuda_pool._pages cimport pages_destroy, pages_init
+from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._slab cimport (
-    NO_SLAB, slab_has_allowed, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_class,
-    slabs_close, slabs_destroy, slabs_empty, slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass_on,
-    slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
+    NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
+    slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
+    slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_ready, slabs_unmake, slabs_wanted,
+    slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 
@@ -139,6 +142,8 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
 
 cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, size_t requested) noexcept nogil:
     tally_enter(tally, used, requested)
+    if segment.learn != NULL:
+        learn_enter(segment.learn, used)
     segment_note_highs(segment)
 
 
@@ -146,6 +151,8 @@ cdef void segment_note_highs(segment_t* segment) noexcept nogil:
     cdef tally_t total = segment_total(segment)
     segment.used_high = max(segment.used_high, total.used)
     segment.requested_high = max(segment.requested_high, total.requested)
+    if segment.learn != NULL:
+        learn_note(segment.learn, total.used, total.allocs)
 
 
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
@@ -260,6 +267,7 @@ cdef void segment_bequeath(segment_t* segment, owner_t owner, uint32_t limit, ow
                            owner_t slabs_to) noexcept nogil:
     cdef uint32_t index
     reclaim(segment, owner)
+    slabs_forget(&segment.slabs, owner)
     mid_pass_on(&segment.mid, owner, limit, to, batch)
     buddy_pass_on(&segment.buddy, owner, limit, to, batch)
     mid_rename(&segment.mid, owner, to, batch)
@@ -385,7 +393,7 @@ cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner
     if batch != 0:
         note_batch(segment, place, batch)
     if slot_release(&segment.slabs, place.index, place.slot):
-        segment_drop_slab(segment, place.index)
+        segment_shed_slab(segment, place.index)
 
 
 cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil:
@@ -417,11 +425,24 @@ cdef int alloc_slot(segment_t* segment, owner_t owner, const view_t* view, size_
         return STATUS_OUT_OF_MEMORY
     slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
     if slab == NO_SLAB:
-        status = grow_class(segment, owner, view, size_class, &slab)
+        status = next_slab(segment, owner, view, size_class, &slab)
         if status != STATUS_OK:
             return status
     segment_use_slot(segment, size_class, slab, nbytes, offset, used)
     return STATUS_OK
+
+
+cdef int next_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class,
+                   uint32_t* slab) noexcept nogil:
+    """Take a ready slab in use, or else a new one."""
+    cdef int status = STATUS_OK
+    segment_follow(segment)
+    slab[0] = slabs_ready(slabs_of(&segment.slabs, owner, size_class))
+    if slab[0] == NO_SLAB:
+        status = grow_class(segment, owner, view, size_class, slab)
+    if status == STATUS_OK:
+        slab_activate(&segment.slabs, slab[0])
+    return status
 
 
 cdef int borrow_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
@@ -509,18 +530,19 @@ cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int s
                     uint32_t* slab) noexcept nogil:
     """Make a slab of the size that demand asks for or, where there is no room, of half that, and so on."""
     cdef size_t size = segment.slabs.size_class[size_class].size
-    cdef size_t wanted = slabs_wanted(&segment.slabs, owner, size_class)
+    cdef size_t wanted = max(slabs_wanted(&segment.slabs, owner, size_class),
+                             segment_bytes_ahead(segment, owner, size_class))
     cdef int status = STATUS_OUT_OF_MEMORY
     while status == STATUS_OUT_OF_MEMORY and wanted >= size:
-        status = make_slab(segment, owner, view, size_class, round_up(wanted, segment.granule), slab)
+        status = segment_add_slab(segment, owner, view, size_class, round_up(wanted, segment.granule), slab)
         if wanted <= segment.granule:
             break
         wanted = max(wanted // 2, size) if wanted > size else 0
     return status
 
 
-cdef int make_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
-                   uint32_t* slab) noexcept nogil:
+cdef int segment_add_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
+                          uint32_t* slab) noexcept nogil:
     cdef uint32_t block, run = NO_BLOCK
     cdef int status
     if not slabs_have_record(&segment.slabs):
@@ -555,6 +577,17 @@ cdef int segment_make_slab(segment_t* segment, owner_t owner, int size_class, ui
         segment.mid.block[block].role.slab = slab[0]
     tag_slab(segment, offset, nbytes, slab[0] << TAG_INDEX_SHIFT | TIER_SLAB)
     return STATUS_OK
+
+
+cdef void segment_shed_slab(segment_t* segment, uint32_t index) noexcept nogil:
+    cdef const slab_t* slab = &segment.slabs.slab[index]
+    cdef const demand_t* demand = demand_of(&segment.slabs, slab.owner, slab.size_class)
+    segment_follow(segment)
+    if (segment_predicts(segment) and not segment.learn.short_of
+            and demand.active - slab.slots + demand.ready < demand_target(demand)):
+        slab_shelve(&segment.slabs, index)
+    else:
+        segment_drop_slab(segment, index)
 
 
 cdef void segment_drop_slab(segment_t* segment, uint32_t index) noexcept nogil:
@@ -798,6 +831,7 @@ cdef bint reclaim(segment_t* segment, owner_t owner) noexcept nogil:
     cdef uint32_t slab
     cdef int index
     for index in range(segment.slabs.classes):
+        any = segment_drop_ready(segment, owner, index) or any
         slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, index))
         if slab != NO_SLAB:
             segment_drop_slab(segment, slab)

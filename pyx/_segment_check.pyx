@@ -7,6 +7,7 @@ from cuda_pool._bits cimport round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_check
 from cuda_pool._gap cimport gap_bytes, gaps_check
 from cuda_pool._heap cimport tally_t
+from cuda_pool._learn cimport learn_check
 from cuda_pool._mid cimport (
     MID_FREE, MID_GAP, MID_HELD, MID_PAGING, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_t, units_missing)
 from cuda_pool._owner cimport OWNERS
@@ -49,7 +50,15 @@ cdef const char* segment_check(const segment_t* segment) noexcept nogil:
     broken = sum_tags(segment, &total)
     if broken == NULL:
         broken = heaps_check(segment)
+    if broken == NULL and segment.learn != NULL:
+        broken = learn_check(segment.learn, segment.mid_tally.used + segment.buddy_tally.used, upper_blocks(segment))
     return broken if broken != NULL else sums_check(segment, &total)
+
+
+cdef inline size_t upper_blocks(const segment_t* segment) noexcept nogil:
+    """Live blocks outside the slabs."""
+    return (segment.mid_tally.allocs - segment.mid_tally.frees
+            + segment.buddy_tally.allocs - segment.buddy_tally.frees)
 
 
 cdef const char* heaps_check(const segment_t* segment) noexcept nogil:

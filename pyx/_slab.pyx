@@ -10,6 +10,7 @@ from libc.string cimport memset
 
 from cuda_pool._bits cimport log2_ceil, popcount64
 from cuda_pool._hostmem cimport CACHE_LINE, host_align, host_clear, host_map, host_unmap
+from cuda_pool._learn cimport demand_note, demand_pass
 from cuda_pool._owner cimport OWNERS, view_allows
 from cuda_pool._relaxed cimport set_size, set_u16
 
@@ -19,6 +20,7 @@ cdef enum:
     HEAPS_COLOUR = 34
     LISTS_PER_LINES = 4         # of one class: owners share no two lines
     RECORDS_COLOUR = 12
+    DEMAND_COLOUR = 27
     RECORDS_MAX = 1 << 22
     SLAB_BITS = 31              # no slab is larger: the largest slot and the largest unit of a run are half of it
 
@@ -34,6 +36,10 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most,
     slabs.heap = <heap_t*>host_map(OWNERS * sizeof(heap_t), HEAPS_COLOUR)
     slabs.size_class = <size_class_t*>calloc(count + 1, sizeof(size_class_t))
     slabs.lists = <slab_lists_t*>host_map(lists_bytes(slabs), LISTS_COLOUR)
+    slabs.demand = <demand_t*>host_map(demand_bytes(slabs), DEMAND_COLOUR)
+    slabs.passed = 0
+    slabs.makes = 0
+    slabs.ready_bytes = 0
     slabs.table = <uint16_t*>calloc(SLAB_TABLE + 1, sizeof(uint16_t))
     slabs.capacity = <uint32_t>min(most, <size_t>RECORDS_MAX) + 1
     slabs.slab = <slab_t*>host_map(records_bytes(slabs), RECORDS_COLOUR)
@@ -41,8 +47,8 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most,
     slabs.spare = NO_SLAB
     slabs.colouring = colouring
     slabs.colour_next = 0
-    if (slabs.size_class == NULL or slabs.lists == NULL or slabs.table == NULL or slabs.heap == NULL
-            or slabs.slab == NULL):
+    if (slabs.size_class == NULL or slabs.lists == NULL or slabs.demand == NULL or slabs.table == NULL
+            or slabs.heap == NULL or slabs.slab == NULL):
         slabs_destroy(slabs)
         return 0
     for index in range(count):
@@ -62,9 +68,11 @@ cdef void slabs_close(slabs_t* slabs) noexcept nogil:
     host_clear(slabs.slab, records_bytes(slabs))
     slabs.made = 1
     host_unmap(slabs.lists, lists_bytes(slabs), LISTS_COLOUR)
+    host_unmap(slabs.demand, demand_bytes(slabs), DEMAND_COLOUR)
     free(slabs.table)
     free(slabs.size_class)
     slabs.lists = NULL
+    slabs.demand = NULL
     slabs.table = NULL
     slabs.size_class = NULL
 
@@ -79,6 +87,10 @@ cdef void slabs_destroy(slabs_t* slabs) noexcept nogil:
 
 cdef inline size_t lists_bytes(const slabs_t* slabs) noexcept nogil:
     return <size_t>OWNERS * slabs.stride * sizeof(slab_lists_t)
+
+
+cdef inline size_t demand_bytes(const slabs_t* slabs) noexcept nogil:
+    return <size_t>OWNERS * slabs.stride * sizeof(demand_t)
 
 
 cdef inline size_t records_bytes(const slabs_t* slabs) noexcept nogil:
@@ -128,6 +140,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     if slab.live == NULL:
         return NO_SLAB
     memset(slab.live, 0, lines)
+    slabs.makes += 1
     if index == slabs.made:
         slabs.made += 1
     else:
@@ -147,19 +160,68 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.fresh = 0
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
-    slab.lists.empty = index         # its owner's class had no free slot, so no empty slab either
-    lists_enter(slabs, index)
+    ready_enter(slabs, index)
     return index
 
 
 cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
-    lists_leave(slabs, index)
+    if slab.ready:
+        ready_leave(slabs, index)
+    else:
+        lists_leave(slabs, index)
     free(slab.live)
     slab.live = NULL
     slab.slots = 0
     slab.next = slabs.spare
     slabs.spare = index
+
+
+cdef void slab_activate(slabs_t* slabs, uint32_t index) noexcept nogil:
+    cdef slab_t* slab = &slabs.slab[index]
+    ready_leave(slabs, index)
+    slab.lists.empty = index         # its owner's class had no free slot, so no empty slab either
+    lists_enter(slabs, index)
+
+
+cdef void slab_shelve(slabs_t* slabs, uint32_t index) noexcept nogil:
+    """Whoever takes its slots is behind the owner's last free in it, as if they had never been handed out."""
+    cdef slab_t* slab = &slabs.slab[index]
+    lists_leave(slabs, index)
+    slab.free = NO_SLOT
+    slab.fresh = 0
+    slab.birth = slab.batch
+    ready_enter(slabs, index)
+
+
+cdef void slabs_pass(slabs_t* slabs, size_t periods) noexcept nogil:
+    cdef size_t over = periods - slabs.passed
+    cdef int owner, index
+    for owner in range(slabs.owners if over != 0 else 0):
+        for index in range(slabs.classes):
+            demand_pass(demand_of(slabs, <owner_t>owner, index), slots_unused(slabs, <owner_t>owner, index), over)
+    slabs.passed = periods
+
+
+cdef void slabs_note(slabs_t* slabs) noexcept nogil:
+    cdef int owner, index
+    for owner in range(slabs.owners):
+        for index in range(slabs.classes):
+            demand_note(demand_of(slabs, <owner_t>owner, index), slots_unused(slabs, <owner_t>owner, index))
+
+
+cdef void slabs_forget(slabs_t* slabs, owner_t owner) noexcept nogil:
+    cdef int index
+    cdef demand_t* demand
+    for index in range(slabs.classes):
+        demand = demand_of(slabs, owner, index)
+        demand.high = 0
+        demand.expected = 0
+
+
+cdef size_t slots_unused(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
+    cdef uint32_t newest = demand_of(slabs, owner, size_class).newest
+    return slabs.slab[newest].slots - slabs.slab[newest].fresh if newest != NO_SLAB else 0
 
 
 cdef size_t slab_take_allowed(slabs_t* slabs, uint32_t index, const view_t* view, size_t nbytes) noexcept nogil:
@@ -224,9 +286,31 @@ cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t bat
     return True
 
 
+cdef void ready_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
+    cdef slab_t* slab = &slabs.slab[index]
+    slab.ready = True
+    slabs.ready_bytes += slab.bytes
+    slab.lists.slabs += 1
+    demand_of(slabs, slab.owner, slab.size_class).ready += slab.slots
+    list_push(slabs, index, SLAB_READY)
+
+
+cdef void ready_leave(slabs_t* slabs, uint32_t index) noexcept nogil:
+    cdef slab_t* slab = &slabs.slab[index]
+    slab.ready = False
+    slabs.ready_bytes -= slab.bytes
+    slab.lists.slabs -= 1
+    demand_of(slabs, slab.owner, slab.size_class).ready -= slab.slots
+    list_remove(slabs, index, SLAB_READY)
+
+
 cdef void lists_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef const slab_t* slab = &slabs.slab[index]
     cdef slab_lists_t* lists = slab.lists
+    cdef demand_t* demand = demand_of(slabs, slab.owner, slab.size_class)
+    demand_note(demand, slots_unused(slabs, slab.owner, slab.size_class))
+    demand.active += slab.slots
+    demand.newest = index
     lists.slabs += 1
     lists.slots_used += slab.used
     list_push(slabs, index, slab_state(slab))
@@ -235,6 +319,11 @@ cdef void lists_enter(slabs_t* slabs, uint32_t index) noexcept nogil:
 cdef void lists_leave(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef const slab_t* slab = &slabs.slab[index]
     cdef slab_lists_t* lists = slab.lists
+    cdef demand_t* demand = demand_of(slabs, slab.owner, slab.size_class)
+    demand_note(demand, slots_unused(slabs, slab.owner, slab.size_class))
+    demand.active -= slab.slots
+    if demand.newest == index:
+        demand.newest = NO_SLAB
     lists.slabs -= 1
     lists.slots_used -= slab.used
     if lists.empty == index:
@@ -248,6 +337,8 @@ cdef void slab_relist(slabs_t* slabs, uint32_t index, slab_list_t old, slab_list
 
 
 cdef inline slab_list_t slab_state(const slab_t* slab) noexcept nogil:
+    if slab.ready:
+        return SLAB_READY
     return SLAB_FULL if slab.used == slab.slots else SLAB_PARTIAL
 
 
@@ -310,20 +401,36 @@ cdef void list_remove(slabs_t* slabs, uint32_t index, slab_list_t state) noexcep
 cdef const char* slabs_check(const slabs_t* slabs) noexcept nogil:
     cdef int owner, index
     cdef const char* broken
+    cdef size_t ready_bytes = 0
     for owner in range(slabs.owners):
         for index in range(slabs.classes):
             broken = lists_check(slabs, <owner_t>owner, index)
             if broken != NULL:
                 return broken
+            ready_bytes += bytes_ready(slabs, slabs_of(slabs, <owner_t>owner, index))
+    if ready_bytes != slabs.ready_bytes:
+        return b"slab: ready_bytes is not that of the ready slabs"
     return NULL
+
+
+cdef size_t bytes_ready(const slabs_t* slabs, const slab_lists_t* lists) noexcept nogil:
+    cdef size_t nbytes = 0
+    cdef uint32_t slab = slabs_ready(lists)
+    while slab != NO_SLAB:
+        nbytes += slabs.slab[slab].bytes
+        slab = slabs.slab[slab].next
+    return nbytes
 
 
 cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class) noexcept nogil:
     cdef const slab_lists_t* lists = slabs_of(slabs, owner, size_class)
+    cdef const demand_t* demand = demand_of(slabs, owner, size_class)
     cdef size_t used = 0
+    cdef size_t slots[SLAB_LISTS]
     cdef uint32_t count = 0, at, prev
     cdef int state
     cdef const char* broken
+    memset(slots, 0, sizeof(slots))
     for state in range(SLAB_LISTS):
         at, prev = lists.head[state], NO_SLAB
         while at != NO_SLAB:
@@ -333,15 +440,18 @@ cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class
             broken = slab_check(&slabs.slab[at], slabs.size_class[size_class].size, state, prev)
             if broken != NULL:
                 return broken
-            if slabs.slab[at].used == 0 and at != lists.empty:
+            if slabs.slab[at].used == 0 and state != SLAB_READY and at != lists.empty:
                 return b"slab: an empty slab is not the one that its lists name"
             used += slabs.slab[at].used
+            slots[state] += slabs.slab[at].slots
             count += 1
             if count > lists.slabs:
                 return b"slab: a list holds more slabs than its class"
             at, prev = slabs.slab[at].next, at
     if count != lists.slabs or used != lists.slots_used:
         return b"slab: the lists do not add up to the class"
+    if demand.active != slots[SLAB_PARTIAL] + slots[SLAB_FULL] or demand.ready != slots[SLAB_READY]:
+        return b"slab: the slots of the lists are not those of the demand"
     return NULL
 
 
@@ -349,6 +459,8 @@ cdef const char* slab_check(const slab_t* slab, size_t size, int state, uint32_t
     cdef uint32_t live = 0, chain = 0, word, slot = slab.free
     if slab_state(slab) != state or slab.prev != prev:
         return b"slab: on the wrong list"
+    if slab.ready and (slab.used != 0 or slab.fresh != 0):
+        return b"slab: a ready slab is in use"
     if slab.colour + slab.slots * size > slab.bytes:
         return b"slab: the slots do not fit"
     for word in range((slab.slots + 63) // 64):

@@ -23,6 +23,7 @@ from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
     owners_allowed, owners_has, owners_t)
+from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
 from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
@@ -36,6 +37,7 @@ from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch,
 from cuda_pool._pool cimport (
     pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
     pool_size_of, pool_skip_batches)
+from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._region cimport (
     NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,
     regions_remove, regions_t)
@@ -46,11 +48,11 @@ from cuda_pool._segment cimport (
     settings_t)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, slab_return, slab_slot, slab_t, slab_take,
-    slab_has_allowed, slab_take_allowed, slabs_available, slabs_check, slabs_class, slabs_destroy, slabs_init,
-    slabs_make, slabs_of, slabs_pass_on, slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release,
-    slot_retake)
-from cuda_pool._state cimport pool_t
+    NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of, slab_activate,
+    slab_has_allowed, slab_return, slab_shelve, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available,
+    slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready,
+    slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake, slots_unused)
+from cuda_pool._state cimport enter_all, leave_all, pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport (
@@ -60,7 +62,7 @@ cdef enum:
     SLABS = 1 << 20             # that a tier on its own may make
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
-SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full"}
+SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full", SLAB_READY: "ready"}
 TIERS = {TIER_SLAB: "slab", TIER_MID: "mid", TIER_BUDDY: "buddy"}
 STREAM_KINDS = {STREAM_SPARE: "spare", STREAM_LEGACY: "legacy", STREAM_THREAD: "thread", STREAM_HANDLE: "handle",
                 STREAM_VOUCHED: "vouched", STREAM_HELD: "held", STREAM_GONE: "gone", STREAM_CAPTURE: "capture"}
@@ -336,10 +338,28 @@ cdef class Slabs:
         index = slabs_make(&self.slabs, owner, size_class, offset, nbytes, block, batch)
         if index == NO_SLAB:
             raise MemoryError
+        slab_activate(&self.slabs, index)
         return index
 
     def unmake(self, uint32_t index):
         slabs_unmake(&self.slabs, index)
+
+    def shelve(self, uint32_t index):
+        """Let an empty slab be ready."""
+        slab_shelve(&self.slabs, index)
+
+    def ready(self, int size_class, owner_t owner=NOBODY):
+        return or_none(slabs_ready(slabs_of(&self.slabs, owner, size_class)), NO_SLAB)
+
+    def activate(self, uint32_t index):
+        slab_activate(&self.slabs, index)
+
+    def pass_periods(self, size_t periods):
+        """Let `periods` be over in all."""
+        slabs_pass(&self.slabs, periods)
+
+    def demand(self, int size_class, owner_t owner=NOBODY):
+        return demand_as_dict(demand_of(&self.slabs, owner, size_class))
 
     def take(self, uint32_t index, size_t nbytes):
         return slab_take(&self.slabs, index, nbytes)
@@ -418,9 +438,10 @@ cdef class Segment:
     """
 
     cdef segment_t segment
+    cdef learn_t learn
 
     def __cinit__(self, size_t address, size_t size, settings, bint colouring=False, bint good_fit=False,
-                  size_t span=0):
+                  size_t span=0, bint predicts=False):
         cdef settings_t plain
         cdef size_t* sizes = plain_sizes(settings.size_classes)
         plain.span = span
@@ -437,6 +458,8 @@ cdef class Segment:
         free(sizes)
         if not made:
             raise MemoryError
+        self.learn.predicts = predicts
+        self.segment.learn = &self.learn
 
     def __dealloc__(self):
         segment_destroy(&self.segment)
@@ -477,6 +500,16 @@ cdef class Segment:
     def largest_free(self):
         return segment_largest_free(&self.segment)
 
+    def prepare(self, int size_class, size_t slots):
+        return bool(segment_prepare(&self.segment, NOBODY, size_class, slots))
+
+    def end_period(self):
+        learn_end_period(&self.learn, segment_total(&self.segment).used, segment_total(&self.segment).allocs)
+
+    def demand(self, int size_class):
+        """Return the slots of a class: in use and ready, the highest number of this period, and what is expected."""
+        return demand_as_dict(demand_of(&self.segment.slabs, NOBODY, size_class))
+
     def open(self, size_t address, size_t size):
         """Add a region; return its offset, or None where no gap has room."""
         cdef size_t offset = 0
@@ -510,6 +543,11 @@ cdef class Segment:
 
     def check(self):
         assert_valid(segment_check(&self.segment))
+
+
+cdef object demand_as_dict(const demand_t* demand):
+    return {"active": demand.active, "ready": demand.ready, "high": demand.high, "expected": demand.expected,
+            "highest": demand.highest}
 
 
 cdef class Regions:
@@ -1110,6 +1148,50 @@ cdef inline uint64_t random_next(load_t* load) noexcept nogil:
 def ignore_streams(Pool pool not None):
     """Let the pool treat every asynchronous free as a plain one from now on: what a pool without ordering would do."""
     pool_ignore_streams(pool.handle)
+
+
+def learned(Pool pool not None, int size_class, owner_t owner=LEGACY):
+    """Return what a pool knows of the slots of a stream's class, as ``Segment.demand``, and the periods so far."""
+    cdef demand_t demand
+    cdef size_t periods
+    enter_all(pool.handle)
+    demand = demand_of(&pool.handle.segment.slabs, owner, size_class)[0]
+    periods = pool.handle.learn.periods
+    leave_all(pool.handle)
+    return {**demand_as_dict(&demand), "periods": periods}
+
+
+def forecast(Pool pool not None):
+    """Return what a pool expects of the period under way, and what it has seen of that.
+
+    Returns
+    -------
+    dict
+        periods: those that are over. used: (expected, seen) peak of bytes. slots: the same of each class of the default
+        stream. slabs: made so far.
+    """
+    cdef slabs_t* slabs = &pool.handle.segment.slabs
+    cdef int index, classes = len(pool.settings.size_classes)
+    cdef demand_t demand[SLAB_CLASSES_MAX]
+    cdef size_t makes
+    cdef learn_t learn
+    enter_all(pool.handle)
+    learn = pool.handle.learn
+    makes = slabs.makes
+    for index in range(classes):        # a copy: the pool passes the period itself when a slab comes or goes
+        demand[index] = demand_of(slabs, LEGACY, index)[0]
+        demand_pass(&demand[index], slots_unused(slabs, LEGACY, index), learn.periods - slabs.passed)
+    leave_all(pool.handle)
+    return {"periods": learn.periods, "used": (learn.expected, learn.peak), "slabs": makes,
+            "slots": [(demand[index].expected, demand[index].high) for index in range(classes)]}
+
+
+def end_period(Pool pool not None):
+    """Let a period of the pool's predictor be over."""
+    enter_all(pool.handle)
+    learn_end_period(&pool.handle.learn, segment_total(&pool.handle.segment).used,
+                     segment_total(&pool.handle.segment).allocs)
+    leave_all(pool.handle)
 
 
 def skip_batches(Pool pool not None, uint32_t batch):

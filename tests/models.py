@@ -478,8 +478,12 @@ POOLS = {
     "large_blocks": ("3MiB", {"min_block": "1MiB", "mid_max": 0, "slab_max": 300}),
 }
 
-# The same of pools that grow.
+# The same of pools that grow, and of some that keep and prepare slabs, too.
 GROWING = {
+    "predicts": ("2MiB", {"growth": "predictive", "max_capacity": "2MiB"}),
+    "predicts_and_grows": ("256KiB", {"growth": "predictive", "max_capacity": "6MiB"}),
+    "predicts_large_slots": ("512KiB", {"growth": "predictive", "max_capacity": "4MiB", "slab_max": "1MiB"}),
+    "predicts_and_shrinks": ("64KiB", {"growth": "predictive", "max_capacity": "8MiB", "release_threshold": "512KiB"}),
     "grows": ("64KiB", {"max_capacity": "6MiB"}),
     "grows_a_lot": (256, {"max_capacity": "12MiB", "slab_max": "4KiB"}),
     "grows_textbook": ("1MiB", {"max_capacity": "7MiB", "mid_max": "256KiB"}),

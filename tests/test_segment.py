@@ -28,12 +28,13 @@ class SegmentMachine(RuleBasedStateMachine):
         self.capacity, self.settings = POOLS[name]
 
     @initialize(address=st.sampled_from([BASE, BASE + 256, BASE + 512, BASE + 3 * 4096]), colouring=st.booleans(),
-                good_fit=st.booleans())
-    def start(self, address, colouring, good_fit):
+                good_fit=st.booleans(), predicts=st.booleans())
+    def start(self, address, colouring, good_fit, predicts):
         size = parse_size(self.capacity)
         self.address = address
-        self.segment = Segment(address, size, resolve(size, **self.settings), colouring, good_fit)
+        self.segment = Segment(address, size, resolve(size, **self.settings), colouring, good_fit, predicts=predicts)
         self.model = BlocksModel()
+        self.classes = len(resolve(size, **self.settings).size_classes)
 
     @rule(data=st.data(), alignment=st.one_of(st.just(256), st.integers(0, 21).map(lambda order: 1 << order)))
     def alloc(self, data, alignment):
@@ -67,6 +68,21 @@ class SegmentMachine(RuleBasedStateMachine):
             assert found[1:] == self.model.live[offset]
         else:
             assert found == ("freed" if start is None else "interior")
+
+    @precondition(lambda self: self.classes)
+    @rule(data=st.data(), slots=st.integers(0, 100))
+    def prepare(self, data, slots):
+        """Ready slabs are free memory: nothing is lost."""
+        before = self.figures()
+        size_class = data.draw(st.integers(0, self.classes - 1))
+        prepared = self.segment.prepare(size_class, slots)
+        demand = self.segment.demand(size_class)
+        assert prepared == (demand["active"] + demand["ready"] >= slots)
+        assert self.figures() == before
+
+    @rule()
+    def end_period(self):
+        self.segment.end_period()
 
     @rule()
     def take_the_largest(self):

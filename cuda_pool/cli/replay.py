@@ -1,6 +1,7 @@
 """``cuda-pool replay``: play a trace against a pool."""
 
 import argparse
+import contextlib
 
 from ..replay import replay, time_malloc
 from . import output
@@ -15,7 +16,12 @@ def add_to(commands):
     parser.add_argument("--capacity", metavar="SIZE", type=output.size,
                         help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
-    parser.add_argument("--growth", default="static", help="static (default), or dynamic: it begins with 2 MiB")
+    parser.add_argument("--growth", help="static (default); dynamic: it begins with 2 MiB; or predictive, which is the "
+                                         "default with --profile")
+    parser.add_argument("--profile", metavar="FILE", help="what an earlier run needed: the pool begins with that")
+    parser.add_argument("--headroom", metavar="SHARE", type=_share,
+                        help="of the profile's peak, that is taken above it (default: 0.15)")
+    parser.add_argument("--save-profile", metavar="FILE", help="write what the replay needed")
     output.add_streams(parser)
     parser.add_argument("--device", metavar="sim|N", type=_device, default="sim",
                         help="the simulated device (default) or a CUDA ordinal")
@@ -30,12 +36,15 @@ def run(arguments):
     """Replay the trace; return the exit code."""
     trace = output.read_trace(arguments.trace)
     device = None if arguments.device == "sim" else arguments.device
+    growth = arguments.growth or ("static" if arguments.profile is None else "predictive")
     with output.progress("replay") as report:
-        result = replay(trace, capacity=arguments.capacity, device=device, backing=arguments.backing,
-                        growth=arguments.growth, reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed,
-                        repeats=arguments.repeats, progress=report, **output.settings_of(arguments))
+        result = replay(trace, capacity=arguments.capacity, device=device, backing=arguments.backing, growth=growth,
+                        reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed, repeats=arguments.repeats,
+                        profile=arguments.profile, headroom=arguments.headroom, save_profile=arguments.save_profile,
+                        progress=report, **output.settings_of(arguments))
     malloc_ns = _malloc_ns(trace, arguments) if result.ns_per_event and not result.lag else None
-    values = {"trace": arguments.trace, **result.as_dict(), "malloc_ns_per_event": malloc_ns,
+    values = {"trace": arguments.trace, "profile": arguments.profile, "saved_profile": arguments.save_profile,
+              **result.as_dict(), "malloc_ns_per_event": malloc_ns,
               "ratio_to_malloc": result.ns_per_event / malloc_ns if malloc_ns else None}
     output.finish(arguments, values, _summary(values, arguments.capacity is None))
     return 1 if result.failed_row is not None or output.is_faulty(values) else 0
@@ -61,6 +70,8 @@ def _summary(values, is_default):
     summary.add("peak live", output.size_text(values["peak_live"]))
     summary.add("capacity", output.size_text(values["capacity"]) + (
         f", by default {_rule(values)}" if is_default else ""))
+    if values["saved_profile"] is not None:
+        summary.add("profile", f"written to {values['saved_profile']}")
     _add_outcome(summary, values, failed)
     if values["lag"]:
         summary.add("waits", f"{values['cross_stream_waits']} between streams, {values['host_waits']} on the host")
@@ -77,6 +88,8 @@ def _streams_text(values):
 
 def _rule(values):
     factor = 1.25 if values["growth"] == "static" else 2
+    if values["profile"] is not None and values["capacity"] > values["peak_live"] * factor + (2 << 20):
+        return f"what {values['profile']} needs"
     return f"{factor} x peak live" if values["capacity"] >= values["peak_live"] * factor else (
         "the most that a pool can hold")
 
@@ -114,6 +127,13 @@ def _device(text):
     if text.isascii() and text.isdecimal():
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no device: expected sim or a CUDA ordinal such as 0")
+
+
+def _share(text):
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no share: expected a number from 0 to 1")
 
 
 def _repeats(text):
