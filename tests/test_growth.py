@@ -144,6 +144,18 @@ def test_case_10_growing_sizes(make_growing, device, settings, start):
     assert pool.stats().reserved <= 64 * MIB
 
 
+@pytest.mark.parametrize("how", ["free", "free_async"])
+@pytest.mark.parametrize("settings", [{}, {"slab_max": 0, "mid_max": 0}])
+def test_case_10_sizes_that_grow_leave_nothing_behind(make_growing, device, settings, how):
+    """Without a limit, too: reserved stays within twice the peak and a step."""
+    pool = make_growing("1MiB", **settings)
+    for number in range(1, 65):
+        ptr = pool.alloc(number * MIB)
+        assert pool.stats().reserved <= 2 * number * MIB + STEP
+        getattr(pool, how)(ptr)
+    assert pool.stats().grow_count < 40
+
+
 @each_route
 @each_reuse
 def test_case_15_freed_alternately_on_two_streams(device, make_growing, settings, reuse):
