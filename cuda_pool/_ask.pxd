@@ -3,11 +3,14 @@
 from libc.stdint cimport uint64_t
 
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t
-from cuda_pool._state cimport leaving_t, pool_t
+from cuda_pool._state cimport leaving_t, pool_t, upstream_t
 
 # Each returns a status.
 cdef int ask_region(pool_t* pool) noexcept nogil
 cdef int ask_region_back(pool_t* pool) noexcept nogil
+# Enter the pool's device for several calls named cu*, each of which is then counted; device_leave() ends it.
+cdef int ask_begin_context(pool_t* pool, int* previous) noexcept nogil
+cdef int ask_count(pool_t* pool, int error, upstream_t call) noexcept nogil
 cdef int ask_regions_back(pool_t* pool) noexcept nogil          # of a closed pool
 # One more region for a pool that is open, and one less. STATUS_OVERLAP: the driver returned what is live already; so
 # may ask_region().

@@ -3,11 +3,13 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._pages cimport pages_t
 
 cdef const uint32_t NO_BLOCK        # end of a free list
 
 cdef enum:
     BUDDY_ORDERS = 32               # a region has fewer than 2**32 units
+    BUDDY_CANDIDATES = 16
 
 # Of a free block: its neighbours on the free list. Of a live run, at its first unit: what it holds.
 ctypedef struct free_link_t:
@@ -38,25 +40,33 @@ ctypedef struct buddy_lists_t:
 #   state[b] == k + 1  <=>  b is on its owner's head[k];  then b % (1 << k) == 0 and its buddy is not there too
 #   bit k of nonempty is set  <=>  there is a free block of order k
 # A live run (the block of one request) has state BUDDY_LIVE at its first unit, BUDDY_HELD once it is freed and not to
-# be reused yet; memory lent to the mid tier has none.
+# be reused yet, BUDDY_PAGING while it is given pages; memory lent to the mid tier has none.
 ctypedef struct buddy_t:
     uint32_t size
     uint32_t used
     uint32_t owned
     int owners                      # owners from here on have nothing
     buddy_lists_t* lists            # per owner
+    const pages_t* pages            # under the tier, NULL: all memory is always there
+    int unit_shift                  # log2 of the bytes of a unit, for pages
     uint8_t* state                  # per unit: 0 inside a block, order + 1 of a free block, or that of a run
     buddy_entry_t* entry            # per unit
 
 cdef enum:
     BUDDY_LIVE = 0x80
     BUDDY_HELD = 0x81
+    BUDDY_PAGING = 0x82
 
 cdef int buddy_init(buddy_t* buddy, uint32_t size) noexcept nogil       # 0 when the host has no memory
 cdef void buddy_destroy(buddy_t* buddy) noexcept nogil
 
-# A run of `units` whose start is a multiple of 1 << order out of the owner's free blocks, or NO_BLOCK.
+# A run of `units` whose start is a multiple of 1 << order out of the owner's free blocks, or NO_BLOCK. With pages: of
+# the first BUDDY_CANDIDATES that are large enough, one whose place is ready.
 cdef uint32_t buddy_alloc(buddy_t* buddy, owner_t owner, uint32_t units, int order) noexcept nogil
+# The block among those candidates with the fewest pages missing, for buddy_take().
+cdef uint32_t buddy_find_fewest(const buddy_t* buddy, owner_t owner, uint32_t units, int order,
+                                uint32_t* missing) noexcept nogil
+cdef uint32_t buddy_take(buddy_t* buddy, uint32_t block, uint32_t units) noexcept nogil
 # The same out of another owner's block that the view allows; it counts as cut from the asker's memory.
 cdef uint32_t buddy_alloc_allowed(buddy_t* buddy, const view_t* view, uint32_t units, int order) noexcept nogil
 cdef void buddy_free(buddy_t* buddy, uint32_t block, uint32_t units, owner_t owner, uint32_t batch) noexcept nogil

@@ -7,7 +7,6 @@ cdef enum:
     GROWTH_STEP = 2 << 20           # bytes: no region that the pool chooses the size of is smaller, or no multiple
     GROWTH_STEP_MAX = 1 << 30       # a larger region is for one request alone
     GROWTH_SHARE = 8                # of what is reserved: the usual step
-    WAIT_SHARE = 2                  # of the peak of used bytes: up to there a pool grows rather than waits
 
 # Note the region that the pool is opened with; 0 when the host has no memory. The pool is not open yet.
 cdef int region_first(pool_t* pool) noexcept nogil

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._pages cimport pages_missing, pages_t
 
 cdef const uint32_t NO_MID          # no block: record 0 is never used
 
@@ -20,6 +21,7 @@ cdef enum:                      # mid_state_t
     MID_USED                        # serves a request
     MID_HELD                        # freed, and not to be reused yet
     MID_SLAB                        # is cut into slots
+    MID_PAGING                      # is being given pages, for a request
     MID_GAP                         # no memory: what lies between two regions, see _gap
     MID_SHUT                        # a whole region that is about to become a gap
 
@@ -28,15 +30,19 @@ ctypedef struct mid_node_t:
     uint32_t parent
     uint32_t child[2]
 
+ctypedef struct mid_live_t:
+    uint64_t requested              # bytes
+    uint32_t gap                    # units that were skipped above it so that it starts with a page
+
 ctypedef struct mid_gap_t:
     uint32_t next                   # gap above
     uint32_t bias                   # of the region right above it: its address less its offset, in units
 
 ctypedef union mid_role_t:
     mid_node_t node
+    mid_live_t live
     mid_gap_t gap
-    uint64_t requested              # bytes
-    uint32_t slab                   # index of the slab
+    uint32_t slab                   # index of the slab, beside the same `live.gap`
 
 ctypedef struct mid_block_t:
     uint32_t offset                 # units from the start of the region
@@ -59,6 +65,7 @@ ctypedef struct mid_bins_t:
 #   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
 #   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
 #   a free block is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the first d key bits
+#   gaps == sum(gap of the blocks that are not free) <= gaps_max
 #   bit c of columns[r] is set  <=>  root[r][c] is not empty;  bit r of rows is set  <=>  columns[r] != 0
 ctypedef struct mid_t:
     uint32_t start
@@ -74,6 +81,9 @@ ctypedef struct mid_t:
     uint32_t made                   # records ever used
     uint32_t spare                  # chain of returned records, along `after`
     uint32_t spares
+    const pages_t* pages            # under the tier, NULL: all memory is always there
+    uint32_t gaps
+    uint32_t gaps_max
     int offset_spare                # leading bits that are 0 in every offset, left out of the keys
     bint good_fit                   # take the first block of the next bin instead of the best: for comparison
 
@@ -83,7 +93,7 @@ cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil               
 
 # A free block of `owner` that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or
 # NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it
-# anyhow.
+# anyhow. With pages, only those are looked at, and all of the place has to be ready.
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
 # The owner's free block that is [offset, offset + size), or NO_MID.
 cdef uint32_t mid_find_exact(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil
@@ -94,6 +104,12 @@ cdef uint32_t mid_find_allowed(const mid_t* mid, const view_t* view, uint32_t si
 # is made one block of the asker's, to be taken at once. Takes time in proportion to the number of blocks; needs a
 # record.
 cdef uint32_t mid_join(mid_t* mid, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil
+# With pages: the one of those with the fewest pages missing; or, of all blocks that are large enough, the one of whose
+# own pages the fewest are needed. `owner` may have nobody's, too.
+cdef uint32_t mid_find_fewest(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias,
+                              uint32_t* missing) noexcept nogil
+cdef uint32_t mid_find_any(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias,
+                           uint32_t* needed) noexcept nogil
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil
@@ -127,3 +143,24 @@ cdef inline bint run_fits(uint32_t offset, uint32_t length, uint32_t size, int a
 cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noexcept nogil:
     """Largest start' <= start with (start' + bias) % (1 << align) == 0; below 0 it wraps round."""
     return start - ((start + bias) & ((<uint32_t>1 << align) - 1))
+
+
+cdef inline uint32_t mid_cut_start(const mid_t* mid, const mid_block_t* block, uint32_t size, int align,
+                                   uint32_t bias) noexcept nogil:
+    """Where mid_take() cuts: at the high end, but whole pages from the start of a page, as long as there are few gaps."""
+    cdef uint32_t start = aligned_start(block.offset + block.size - size, align, bias), whole
+    if mid.pages == NULL or size & (page_units(mid.pages) - 1):
+        return start
+    whole = start & ~(page_units(mid.pages) - 1)
+    if whole < block.offset or mid.gaps + (start - whole) > mid.gaps_max:
+        return start
+    return whole
+
+
+cdef inline uint32_t page_units(const pages_t* pages) noexcept nogil:
+    return <uint32_t>((<size_t>1 << pages.shift) // MID_UNIT)
+
+
+cdef inline uint32_t units_missing(const mid_t* mid, uint32_t start, uint32_t size) noexcept nogil:
+    """How many pages under a range of units are not ready."""
+    return pages_missing(mid.pages, <size_t>start * MID_UNIT, <size_t>size * MID_UNIT)

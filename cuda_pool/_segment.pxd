@@ -7,6 +7,7 @@ from cuda_pool._heap cimport heap_t, tally_enter, tally_leave, tally_t
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
@@ -24,6 +25,9 @@ ctypedef struct settings_t:
     int classes
     bint colouring
     bint good_fit
+    int page_shift                  # log2 of the bytes of a page, 0: all memory is always there
+    uint32_t pages_first            # pieces of memory to begin with
+    uint32_t pages_most             # that there may be
 
 ctypedef int tier_t
 
@@ -49,8 +53,9 @@ ctypedef struct place_t:
 # The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, span) and takes units
 # from the buddy tier's upper end. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
 # Invariants, asserted by segment_check():
-#   buddy.used units == live and held runs + slabs in runs + units above mid.start
-#   mid.used == live and held mid blocks + slabs in mid blocks + gaps;  size + gaps == span
+#   buddy.used units == live and held runs + slabs in runs + units above mid.start + buddy_paging
+#   mid.used == live and held mid blocks + slabs in mid blocks + gaps + mid_paging;  size + gaps == span
+#   all pages under what is used are ready, but of what is being given pages
 #   held == sum over the blocks, runs and slots that are held
 #   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0
 #   each tally, those of the heaps included, is that of its live blocks;  requested <= used
@@ -73,6 +78,7 @@ ctypedef struct segment_t:
     size_t slot_alignment_max       # the same for a region that is aligned enough
     uint32_t* tag                   # per granule: index << 2 | tier_t, or 0
     size_t granules
+    pages_t pages                   # its shift is 0 where all memory is always there
     buddy_t buddy
     mid_t mid
     slabs_t slabs
@@ -81,6 +87,8 @@ ctypedef struct segment_t:
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
+    size_t mid_paging               # bytes of blocks and runs that are being given pages
+    size_t buddy_paging
     learn_t* learn                  # what is learned, or NULL: nothing is
 
 cdef int segment_init(segment_t* segment, size_t address, size_t size, const settings_t* settings) noexcept nogil
@@ -90,7 +98,7 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil
 # What is live, and was, in one tier and in all of them: a snapshot if all locks are held.
 cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil
 cdef tally_t segment_total(const segment_t* segment) noexcept nogil
-cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil
+cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        # of all that there may be
 # The highest totals that were seen. They are exact while only one owner has slots; what others' slots add is seen
 # when a block of another tier, or of a new slab, is allocated.
 cdef void segment_note_highs(segment_t* segment) noexcept nogil        # look at the totals now
@@ -121,6 +129,18 @@ cdef void segment_renew(segment_t* segment, owner_t owner) noexcept nogil
 # Bytes that are free, and not anyone's.
 cdef size_t segment_pending(const segment_t* segment) noexcept nogil
 cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexcept nogil
+# Turn a block of the mid tier, or a run of the buddy tier, that was taken for it into a slab, or a live block. What is
+# not made into a slab, since the host has no memory, is given back.
+cdef int segment_make_slab(segment_t* segment, owner_t owner, int size_class, uint32_t block, uint32_t run,
+                           size_t nbytes, uint32_t* slab) noexcept nogil
+cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset, size_t* used) noexcept nogil
+cdef void segment_use_run(segment_t* segment, uint32_t run, uint32_t units, size_t nbytes, size_t* offset,
+                          size_t* used) noexcept nogil
+cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
+                           size_t* used) noexcept nogil
+cdef int segment_run_order(const segment_t* segment, size_t alignment) noexcept nogil
+# Let the owner's free edge of the mid tier hold a block, by taking units of its own below it.
+cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
 # Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called.
 cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
@@ -152,6 +172,11 @@ cdef inline bint segment_is_upper(const segment_t* segment, size_t offset) noexc
     """May a block of the mid or the buddy tier start at an offset inside the segment?"""
     cdef uint32_t tier = segment.tag[offset >> segment.granule_shift] & TAG_TIER
     return tier == TIER_MID or tier == TIER_BUDDY
+
+
+cdef inline bint segment_has_owned(const segment_t* segment, owner_t owner) noexcept nogil:
+    """Does the owner have free memory in the upper tiers?"""
+    return segment.mid.bins[owner].rows != 0 or segment.buddy.lists[owner].nonempty != 0
 
 
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:

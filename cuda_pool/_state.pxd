@@ -36,6 +36,13 @@ cdef enum:                      # upstream_t
     UPSTREAM_WAIT_EVENT
     UPSTREAM_GET_ID
     UPSTREAM_IS_CAPTURING
+    UPSTREAM_MEM_ADDRESS_RESERVE
+    UPSTREAM_MEM_ADDRESS_FREE
+    UPSTREAM_MEM_CREATE
+    UPSTREAM_MEM_RELEASE
+    UPSTREAM_MEM_MAP
+    UPSTREAM_MEM_UNMAP
+    UPSTREAM_MEM_SET_ACCESS
     UPSTREAM_STREAM_QUERY
     UPSTREAM_CALLS
 
@@ -43,6 +50,7 @@ cdef enum:                      # upstream_t
 ctypedef int reuse_t
 
 cdef enum:
+    WAIT_SHARE = 2                  # of the peak of used bytes: up to there a pool grows rather than waits
     MARK_SHARE = 64                 # of the regions: so much freed on a stream that can vanish is worth an event
 
 cdef enum:                      # reuse_t
@@ -97,10 +105,11 @@ ctypedef struct pool_t:
     int heaps_held                  # by enter()
     segment_t segment
     learn_t learn
-    void* region                    # the one that the pool opened with, as cudaMalloc returned it
-    regions_t regions
+    void* region                    # the one that the pool opened with, as cudaMalloc or cuMemAddressReserve returned it
+    size_t range_bytes              # of that one; with virtual backing these are addresses
+    regions_t regions               # of none where pages move
     size_t capacity                 # bytes that it may hold
-    size_t reserved                 # bytes of all regions
+    size_t reserved                 # bytes that it holds from the device
     size_t reserved_high
     size_t grow_count
     size_t trim_count

@@ -16,6 +16,7 @@ from .sizes import is_index, parse_size, shown
 __all__ = ["Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "replay", "time_malloc"]
 
 MIB = 1 << 20
+PAGE = 2 * MIB          # of the virtual memory of simulated devices
 SLICE = 1 << 14         # events played between two looks at the keyboard
 STEP_MIN = 64 << 10
 GROWING_START = 2 * MIB     # what a pool that grows begins with
@@ -288,7 +289,7 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
         capacity = max(default_capacity(trace, growth), needed)
     capacity = parse_size(capacity)
     require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
-    device = _device(device, capacity, lag, seed)
+    device = _device(device, capacity, lag, seed, backing)
     findings = _Findings()
     settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block, "profile": profile,
                 **_given(reuse=reuse, headroom=headroom)}
@@ -512,6 +513,8 @@ class _Fitter:
         self.findings = _Findings()
         self.base = max(-(-trace.peak_live // ALIGNMENT), 1) * ALIGNMENT
         self.step = max(STEP_MIN, -(-trace.peak_live // STEPS_IN_PEAK))
+        if parameters["backing"] == "virtual":
+            self.base, self.step = (-(-nbytes // PAGE) * PAGE for nbytes in (self.base, self.step))
         self.replays = 0
         self.failed_row = None
 
@@ -534,7 +537,8 @@ class _Fitter:
 
     def settings_of(self, settings):
         """Return the settings with the pool's defaults filled in."""
-        return _as_dict(resolve(default_capacity(self.trace), **settings))
+        page = PAGE if self.parameters["backing"] == "virtual" else 0
+        return _as_dict(resolve(default_capacity(self.trace), **settings, page=page))
 
     def _bisected(self, failing, working, fit, settings):
         while working - failing > 1:
@@ -550,7 +554,7 @@ class _Fitter:
         """Replay the trace; return the Fit if that went well, else None."""
         self.replays += 1
         capacity = self._capacity(steps)
-        device = _simulated(capacity, self.seed)
+        device = _simulated(capacity, self.seed, self.parameters["backing"])
         with _pool(capacity, device=device, **self.parameters, **settings) as pool:
             with _loop(self.trace, pool, self.lag, self.findings) as loop:
                 run = _Run(loop, pool)
@@ -591,9 +595,9 @@ def _pool(capacity, **parameters):
         pool.close()
 
 
-def _device(device, capacity, lag, seed):
+def _device(device, capacity, lag, seed, backing):
     if device is None:
-        return _simulated(capacity, seed)
+        return _simulated(capacity, seed, backing)
     if lag and not isinstance(device, sim.Device):
         raise ValueError(f"lag {shown(lag)} needs the simulated device, whose streams have virtual time; "
                          "accepted on a CUDA device: 0")
@@ -602,7 +606,10 @@ def _device(device, capacity, lag, seed):
     return device
 
 
-def _simulated(capacity, seed):
+def _simulated(capacity, seed, backing):
+    """A device that is just large enough; nobody looks at its memory."""
+    if backing == "virtual":
+        return sim.Device(-(-capacity // PAGE) * PAGE, seed=seed, granularity=PAGE, lazy=True)
     return sim.Device(capacity, seed=seed)
 
 

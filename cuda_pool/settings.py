@@ -56,7 +56,7 @@ class Settings:
     good_fit: bool = False
 
 
-def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=None, max_capacity=None):
+def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=None, max_capacity=None, *, page=0):
     """Return the settings of a pool of `capacity` bytes, or of one that begins with them and grows.
 
     Parameters
@@ -70,6 +70,9 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
         The smallest slot (64, 128 or 256 bytes) of the usual classes, or every class by hand.
     max_capacity : int, optional
         Bytes that it grows to at most.
+    page : int, optional
+        Bytes of a page of the virtual memory that the pool is made of, 0 if it is not: `min_block` is at least that,
+        and the default of `mid_max` is `CAPACITY_MAX`.
 
     Raises
     ------
@@ -86,8 +89,10 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     else:
         classes = _classes_by_hand(size_classes)
     slab_max = classes[-1] if classes else 0
-    min_block = _min_block(capacity, min_block)
-    mid_max = MID_MAX if mid_max is None else min(parse_size(mid_max), CAPACITY_MAX)
+    min_block = max(_min_block(capacity, min_block), page)
+    if mid_max is None:             # with pages under it, the mid tier places blocks of any size best
+        mid_max = CAPACITY_MAX if page else MID_MAX
+    mid_max = min(parse_size(mid_max), CAPACITY_MAX)
     return Settings(slab_max=slab_max, mid_max=mid_max, min_block=min_block,
                     growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
                     granule=_granule(max_capacity or capacity, slab_max, min_block), size_classes=classes,

@@ -8,8 +8,10 @@ cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
+from cuda_pool._bits cimport log2_floor
 from cuda_pool._buffer cimport Buffer, buffer_wrap
 from cuda_pool._capture cimport capture_make
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
@@ -51,7 +53,7 @@ cdef object DEFAULT_CAPACITY = 0.75
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc",), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
+SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
 
 cdef object live_pools = WeakSet()
 cdef object in_relief = threading.local()
@@ -71,12 +73,14 @@ cdef class Pool:
         needs and `headroom` more.
     device : int or Device, default 0
         CUDA ordinal, or a ``cuda_pool.sim.Device``. There is no silent fallback to the simulator.
-    backing : {"malloc"}
-        Where the memory comes from: regions from cudaMalloc.
+    backing : {"malloc", "virtual"}
+        Where the memory comes from: regions from cudaMalloc; or pages that are mapped where they are needed, so that
+        free memory is never in the wrong place. The latter needs a device with virtual memory, and takes whole pages
+        (2 MiB on most devices): a capacity in bytes is rounded up to them.
     growth : {"static", "dynamic", "predictive"}
-        The whole capacity is taken at once, and kept; or further regions are taken when they are needed, and can be
-        given back. A predictive pool grows like a dynamic one, and learns, period after period, how many slots of each
-        size class are in use at the same time: it keeps and prepares slabs for that.
+        The whole capacity is taken at once, and kept; or further regions, or pages, are taken when they are needed, and
+        can be given back. A predictive pool grows like a dynamic one, and learns, period after period, how many slots
+        of each size class are in use at the same time: it keeps and prepares slabs for that.
     max_capacity : float, int or str, optional
         What a pool that grows may hold at most, given like `capacity`; by default all memory of the device.
     slab_max, mid_max, min_block : int or str, optional
@@ -147,17 +151,18 @@ cdef class Pool:
         if not isinstance(reuse, str) or reuse not in REUSE:
             raise ValueError(f"reuse is one of {', '.join(map(repr, REUSE))}, got {shown(reuse)}")
         chosen = _device(device)
+        page = _page(chosen) if backing == "virtual" else 0
         if profile is not None and capacity is DEFAULT_CAPACITY:
-            nbytes = _needed(profile, headroom, max_capacity, chosen)
+            nbytes = _needed(profile, headroom, max_capacity, chosen, page)
         else:
-            nbytes = _capacity(capacity, chosen)
-        limit = _limit(growth, max_capacity, nbytes, chosen)
+            nbytes = _capacity(capacity, chosen, page)
+        limit = _limit(growth, max_capacity, nbytes, chosen, page)
         threshold = _threshold(growth, release_threshold)
-        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes, limit)
+        settings = resolve(nbytes, slab_max, mid_max, min_block, size_classes, limit, page=page)
         self.debug = debug
         self.device = chosen
         self.settings = settings
-        open_region(self, chosen, nbytes, limit, settings, scrub, REUSE.index(reuse))
+        open_region(self, chosen, nbytes, limit, page, settings, scrub, REUSE.index(reuse))
         if growth == "predictive":
             try:
                 predict(self, [] if profile is None else profile.slots_for(settings.size_classes))
@@ -579,7 +584,7 @@ cdef class Pool:
     def __repr__(self):
         if pool_is_closed(self.handle):
             return "<cuda_pool.Pool closed>"
-        return f"<cuda_pool.Pool of {self.handle.reserved} bytes on {self.device!r}>"
+        return f"<cuda_pool.Pool of {self.handle.capacity} bytes on {self.device!r}>"
 
     def __dealloc__(self):
         if self.handle != NULL:
@@ -682,17 +687,28 @@ def _device(device):
     return cuda_device(device.__index__())
 
 
-def _capacity(capacity, device):
-    """Return bytes for the capacity argument of Pool."""
+def _page(device):
+    """Return the bytes of a page of a device that has virtual memory."""
+    page = device.granularity
+    if page == 0:
+        raise ValueError(f"{device!r} has no virtual memory, or its driver lacks a call for it: backing='virtual' needs "
+                         "that; backing='malloc' does not")
+    return page
+
+
+def _capacity(capacity, device, page):
+    """Return bytes for the capacity argument of Pool: whole pages if there are any."""
     if isinstance(capacity, float) or (hasattr(capacity, "__float__") and not hasattr(capacity, "__index__")):
         if not 0 < capacity <= 1:
             raise ValueError("as a float, capacity is a share of the free memory from 0 (excluded) to 1, "
                              f"got {capacity}")
         nbytes = int(float(capacity) * device.mem_info()[0])
+        if page and nbytes >= page:
+            nbytes -= nbytes % page
     else:
         nbytes = parse_size(capacity)
     require_capacity(nbytes)
-    return nbytes
+    return -(-nbytes // page) * page if page else nbytes
 
 
 def _profile(profile, growth):
@@ -704,12 +720,13 @@ def _profile(profile, growth):
     return as_profile(profile)
 
 
-def _needed(profile, headroom, max_capacity, device):
+def _needed(profile, headroom, max_capacity, device, page):
     """Return the bytes that a profile asks for, if the pool may hold them and the device has them."""
     nbytes = profile.capacity(headroom)
     require_capacity(nbytes)
+    nbytes = -(-nbytes // page) * page if page else nbytes
     needs = f"the profile's peak of {format_size(profile.peak_used)} and headroom {headroom:g} of it are"
-    limit = nbytes if max_capacity is None else _capacity(max_capacity, device)
+    limit = nbytes if max_capacity is None else _capacity(max_capacity, device, page)
     if nbytes > limit:
         raise ValueError(f"{needs} {format_size(nbytes - limit)} more than max_capacity: let the pool hold "
                          f"{nbytes} bytes, or give it a capacity or less headroom")
@@ -721,16 +738,17 @@ def _needed(profile, headroom, max_capacity, device):
     return nbytes
 
 
-def _limit(growth, max_capacity, nbytes, device):
-    """Return what a pool may grow to, or None if it does not."""
+def _limit(growth, max_capacity, nbytes, device, page):
+    """Return what a pool may grow to, in whole pages if there are any, or None if it does not."""
     if growth == "static":
         if max_capacity is not None:
             raise ValueError("max_capacity is for a pool that grows: with growth='static' give None, as its capacity "
                              f"is the limit; got {shown(max_capacity)}")
         return None
     if max_capacity is None:
-        return max(nbytes, min(device.mem_info()[1], CAPACITY_MAX))
-    limit = _capacity(max_capacity, device)
+        limit = min(device.mem_info()[1], CAPACITY_MAX)
+        return max(nbytes, limit - limit % page if page else limit)
+    limit = _capacity(max_capacity, device, page)
     if limit < nbytes:
         raise ValueError(f"max_capacity is at least the capacity that the pool begins with, {nbytes} bytes, "
                          f"got {limit} bytes")
@@ -817,7 +835,7 @@ def _release(size_t wanted, Device device, Pool but):
 
 # Opening and closing
 
-cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, object settings, bint scrub,
+cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, size_t page, object settings, bint scrub,
                      int reuse) except -1:
     cdef settings_t plain
     cdef int status, index
@@ -828,7 +846,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, obje
     try:
         for index, size in enumerate(settings.size_classes):
             sizes[index] = size
-        plain.span = span_for(limit) if limit else 0
+        plain.span = span_for(limit) if limit and not page else 0
         plain.mid_max = settings.mid_max
         plain.min_block = settings.min_block
         plain.growth_step = settings.growth_step
@@ -837,6 +855,9 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, obje
         plain.classes = len(settings.size_classes)
         plain.colouring = pool.debug
         plain.good_fit = settings.good_fit
+        plain.page_shift = log2_floor(page) if page else 0
+        plain.pages_most = <uint32_t>(most >> plain.page_shift) if page else 0
+        plain.pages_first = <uint32_t>(nbytes >> plain.page_shift) if page else 0
         with nogil:
             status = pool_open(pool.handle, device.driver, device.number, nbytes, most, &plain, scrub, reuse)
     finally:

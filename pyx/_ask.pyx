@@ -5,7 +5,7 @@ from libc.stdlib cimport free
 
 from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
-    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, device_enter, device_leave)
+    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, device_enter, device_enter_context, device_leave)
 from cuda_pool._hostmem cimport host_grow
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._state cimport (
@@ -22,7 +22,8 @@ cdef enum:
 cdef const char** call_names = [
     "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventSynchronize",
-    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing", "cudaStreamQuery"]
+    "cudaEventDestroy", "cudaStreamWaitEvent", "cudaStreamGetId", "cudaStreamIsCapturing", "cuMemAddressReserve",
+    "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cudaStreamQuery"]
 
 
 cdef int ask_region(pool_t* pool) noexcept nogil:
@@ -57,7 +58,7 @@ cdef int ask_regions_back(pool_t* pool) noexcept nogil:
     if error != 0:
         return status_cuda(error, UPSTREAM_SET_DEVICE)
     for at in range(pool.regions.count):
-        latest = count(pool, pool.driver.cudaFree(pool.regions.region[at].start), UPSTREAM_FREE)
+        latest = ask_count(pool, pool.driver.cudaFree(pool.regions.region[at].start), UPSTREAM_FREE)
         status = status or latest
     device_leave(pool.driver, pool.device, previous)
     return status
@@ -188,9 +189,9 @@ cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexce
         return status
     event[0] = spare_event(pool)
     if event[0] == NULL:
-        status = count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming), UPSTREAM_EVENT_CREATE)
+        status = ask_count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming), UPSTREAM_EVENT_CREATE)
     if status == STATUS_OK:
-        status = count(pool, pool.driver.cudaEventRecord(event[0], stream), UPSTREAM_EVENT_RECORD)
+        status = ask_count(pool, pool.driver.cudaEventRecord(event[0], stream), UPSTREAM_EVENT_RECORD)
         if status != STATUS_OK:
             ask_keep_event(pool, event[0])
     device_leave(pool.driver, pool.device, previous)
@@ -246,7 +247,7 @@ cdef void ask_keep_event(pool_t* pool, cudaEvent_t event) noexcept nogil:
         pool.spares += 1
     lock_release(&pool.lock)
     if not kept and device_enter(pool.driver, pool.device, &previous) == 0:
-        count(pool, pool.driver.cudaEventDestroy(event), UPSTREAM_EVENT_DESTROY)
+        ask_count(pool, pool.driver.cudaEventDestroy(event), UPSTREAM_EVENT_DESTROY)
         device_leave(pool.driver, pool.device, previous)
 
 
@@ -256,7 +257,7 @@ cdef void ask_no_events(pool_t* pool) noexcept nogil:
     cdef uint32_t at
     if pool.spares != 0 and device_enter(pool.driver, pool.device, &previous) == 0:
         for at in range(pool.spares):
-            count(pool, pool.driver.cudaEventDestroy(pool.spare_event[at]), UPSTREAM_EVENT_DESTROY)
+            ask_count(pool, pool.driver.cudaEventDestroy(pool.spare_event[at]), UPSTREAM_EVENT_DESTROY)
         device_leave(pool.driver, pool.device, previous)
     free(pool.spare_event)
     pool.spare_event = NULL
@@ -280,10 +281,18 @@ cdef int ask_begin(pool_t* pool, int* previous) noexcept nogil:
 cdef int ask_end(pool_t* pool, int previous, cudaError_t error, upstream_t call) noexcept nogil:
     """Make the caller's device current again, count the call, and turn its result into a status."""
     device_leave(pool.driver, pool.device, previous)
-    return count(pool, error, call)
+    return ask_count(pool, error, call)
 
 
-cdef int count(pool_t* pool, cudaError_t error, upstream_t call) noexcept nogil:
+cdef int ask_begin_context(pool_t* pool, int* previous) noexcept nogil:
+    cdef int status = enter_lock(pool)
+    if status != STATUS_OK:
+        return status
+    leave_lock(pool)
+    return status_cuda(device_enter_context(pool.driver, pool.device, previous), UPSTREAM_SET_DEVICE)
+
+
+cdef int ask_count(pool_t* pool, int error, upstream_t call) noexcept nogil:
     lock_acquire(&pool.lock)
     pool.upstream[call] += 1
     lock_release(&pool.lock)

@@ -10,6 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cuda_pool._bits cimport ctz32, log2_ceil, log2_floor
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
+from cuda_pool._pages cimport pages_missing
 
 cdef const uint32_t NO_BLOCK = 0xFFFFFFFF
 
@@ -24,6 +25,8 @@ cdef int buddy_init(buddy_t* buddy, uint32_t size) noexcept nogil:
     buddy.used = size
     buddy.owned = 0
     buddy.owners = NOBODY + 1
+    buddy.pages = NULL
+    buddy.unit_shift = 0
     buddy.lists = <buddy_lists_t*>host_map(OWNERS * sizeof(buddy_lists_t), LISTS_COLOUR)
     buddy.state = <uint8_t*>host_map(<size_t>size + 1, STATE_COLOUR)
     buddy.entry = <buddy_entry_t*>host_map((<size_t>size + 1) * sizeof(buddy_entry_t), ENTRY_COLOUR)
@@ -45,7 +48,7 @@ cdef void buddy_destroy(buddy_t* buddy) noexcept nogil:
 
 cdef uint32_t buddy_alloc(buddy_t* buddy, owner_t owner, uint32_t units, int order) noexcept nogil:
     cdef uint32_t block = find_block(buddy, owner, units, order)
-    return NO_BLOCK if block == NO_BLOCK else take_run(buddy, block, units)
+    return NO_BLOCK if block == NO_BLOCK else buddy_take(buddy, block, units)
 
 
 cdef uint32_t buddy_alloc_allowed(buddy_t* buddy, const view_t* view, uint32_t units, int order) noexcept nogil:
@@ -54,7 +57,7 @@ cdef uint32_t buddy_alloc_allowed(buddy_t* buddy, const view_t* view, uint32_t u
     for owner in range(NOBODY + 1, buddy.owners):
         block = find_block(buddy, <owner_t>owner, units, order)
         if block != NO_BLOCK and view_allows(view, <owner_t>owner, buddy.entry[block].batch):
-            take_run(buddy, block, units)
+            buddy_take(buddy, block, units)
             buddy.entry[block].owner = view.owner
             buddy.entry[block].batch = view.batch
             return block
@@ -64,11 +67,33 @@ cdef uint32_t buddy_alloc_allowed(buddy_t* buddy, const view_t* view, uint32_t u
 cdef inline uint32_t find_block(const buddy_t* buddy, owner_t owner, uint32_t units, int order) noexcept nogil:
     """The first block of the lowest order that holds so many units, or NO_BLOCK."""
     cdef int wanted = max(order, log2_ceil(units))
+    cdef uint32_t missing, found
+    if buddy.pages != NULL:
+        found = buddy_find_fewest(buddy, owner, units, order, &missing)
+        return found if missing == 0 else NO_BLOCK
     cdef uint32_t candidates = buddy.lists[owner].nonempty >> wanted if wanted < BUDDY_ORDERS else 0
     return buddy.lists[owner].head[wanted + ctz32(candidates)] if candidates != 0 else NO_BLOCK
 
 
-cdef uint32_t take_run(buddy_t* buddy, uint32_t block, uint32_t units) noexcept nogil:
+cdef uint32_t buddy_find_fewest(const buddy_t* buddy, owner_t owner, uint32_t units, int order,
+                                uint32_t* missing) noexcept nogil:
+    cdef const buddy_lists_t* lists = &buddy.lists[owner]
+    cdef uint32_t best = NO_BLOCK, block, lacking
+    cdef int looked = 0
+    missing[0] = <uint32_t>-1
+    for order in range(max(order, log2_ceil(units)), BUDDY_ORDERS):
+        block = list_head(lists, order)
+        while block != NO_BLOCK and missing[0] != 0 and looked < BUDDY_CANDIDATES:
+            lacking = pages_missing(buddy.pages, <size_t>block << buddy.unit_shift, <size_t>units << buddy.unit_shift)
+            if lacking < missing[0]:
+                best = block
+                missing[0] = lacking
+            block = buddy.entry[block].role.free.next
+            looked += 1
+    return best
+
+
+cdef uint32_t buddy_take(buddy_t* buddy, uint32_t block, uint32_t units) noexcept nogil:
     """Take the start of a free block; its entry goes on telling whose it was."""
     cdef uint32_t end = block + (<uint32_t>1 << (buddy.state[block] - 1))
     free_list_remove(buddy, block, buddy.state[block] - 1)

@@ -16,11 +16,13 @@ from cuda_pool._order cimport STREAM_CAPTURE
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._region cimport (
     REGIONS_MAX, region_t, regions_add, regions_init, regions_remove)
+from cuda_pool._pages cimport pages_end
 from cuda_pool._relaxed cimport set_flag, set_size
+from cuda_pool._remap cimport remap_trim
 from cuda_pool._segment cimport segment_boundary, segment_highs, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done
 from cuda_pool._state cimport (
-    MARK_SHARE, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
+    MARK_SHARE, WAIT_SHARE, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
 from cuda_pool._status cimport (
     STATUS_OK, STATUS_OUT_OF_MEMORY, status_code)
 
@@ -53,10 +55,15 @@ cdef bint could_grow(const pool_t* pool, owner_t owner, size_t nbytes) noexcept 
             and pool.order.stream[owner].kind != STREAM_CAPTURE)
 
 
+cdef inline bint has_regions(const pool_t* pool) noexcept nogil:
+    """Does it grow by regions? Pages are got where a place for a request lacks them: see _remap."""
+    return pool.grows and pool.segment.pages.shift == 0
+
+
 cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil:
     """Up to a share of the peak, memory that streams have to themselves is cheaper than waits again and again."""
     cdef size_t needed = bytes_needed(pool, nbytes, alignment), high = 0, requested_high = 0
-    if not pool.grows or needed == 0 or enter(pool) != STATUS_OK:
+    if not has_regions(pool) or needed == 0 or enter(pool) != STATUS_OK:
         return False
     segment_highs(&pool.segment, &high, &requested_high)
     high = max(high, segment_total(&pool.segment).used + needed)
@@ -66,7 +73,7 @@ cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept 
 
 cdef bint growth_could_help(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment) noexcept nogil:
     cdef size_t needed = bytes_needed(pool, nbytes, alignment), used
-    if not pool.grows or needed == 0 or enter(pool) != STATUS_OK:
+    if not has_regions(pool) or needed == 0 or enter(pool) != STATUS_OK:
         return False
     used = segment_total(&pool.segment).used
     leave(pool)
@@ -78,7 +85,7 @@ cdef int growth_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
     """The usual step; if it is refused, exactly what is needed; if that is, too, in exchange for idle regions."""
     cdef size_t needed = bytes_needed(pool, nbytes, alignment), returned = 0, step
     cdef int fault
-    if not pool.grows or needed == 0 or needed > pool.capacity or not may_call(pool, owner):
+    if not has_regions(pool) or needed == 0 or needed > pool.capacity or not may_call(pool, owner):
         return STATUS_OK
     if pool.reserved + needed > pool.capacity:
         fault = make_room(pool, pool.reserved + needed - pool.capacity, &returned)
@@ -214,6 +221,8 @@ cdef int growth_trim(pool_t* pool, size_t keep, size_t* returned) noexcept nogil
     cdef choice_t order
     if fault != STATUS_OK or not pool.grows or not may_call(pool, NOBODY):
         return fault
+    if pool.segment.pages.shift != 0:
+        return trim_pages(pool, keep, returned)
     order = better_order(pool, keep)
     while fault == STATUS_OK and pool.reserved > keep:
         if not give_one_back(pool, pool.reserved - keep, order, returned, &fault):
@@ -249,7 +258,26 @@ cdef int growth_give_back(pool_t* pool, size_t wanted, size_t* returned) noexcep
     cdef int fault = see_what_is_done(pool)
     if fault != STATUS_OK or not pool.grows or not may_call(pool, NOBODY):
         return fault
+    if pool.segment.pages.shift != 0:
+        return trim_pages(pool, pool.reserved - min(wanted, pool.reserved), returned)
     return give_back(pool, wanted, returned)
+
+
+cdef int trim_pages(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
+    """Give back pages that no block touches until what is left is at least `keep`."""
+    cdef uint32_t gone = 0
+    cdef int fault
+    enter_all(pool)
+    settle_locked(pool)
+    segment_reclaim(&pool.segment)
+    leave_all(pool)
+    fault = remap_trim(pool, pages_end(&pool.segment.pages, keep) if keep != 0 else 0, &gone)
+    if gone != 0:
+        enter_all(pool)
+        pool.trim_count += 1
+        leave_all(pool)
+        returned[0] += <size_t>gone << pool.segment.pages.shift
+    return fault
 
 
 cdef int give_back(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil:
@@ -359,7 +387,8 @@ cdef size_t free_in_blocks(const pool_t* pool) noexcept nogil:
     cdef size_t lent = <size_t>pool.segment.buddy.size - segment_boundary(&pool.segment)
     cdef size_t used = pool.segment.buddy.used - lent << pool.segment.min_block_shift
     cdef size_t gaps = pool.segment.span - pool.segment.size
-    return pool.segment.size - used - (<size_t>pool.segment.mid.used * MID_UNIT - gaps)
+    cdef size_t nbytes = pool.segment.size if pool.segment.pages.shift == 0 else pool.reserved
+    return nbytes - used - (<size_t>pool.segment.mid.used * MID_UNIT - gaps)
 
 
 cdef int release_run(pool_t* pool) noexcept nogil:
@@ -372,6 +401,9 @@ cdef int release_run(pool_t* pool) noexcept nogil:
         unused = free_in_blocks(pool)
         leave_all(pool)
         if unused <= pool.release.threshold:
+            break
+        if pool.segment.pages.shift != 0:
+            status = trim_pages(pool, pool.reserved - (unused - pool.release.threshold), &returned)
             break
         if not give_one_back(pool, unused - pool.release.threshold, CHOOSE_LARGEST, &returned, &status):
             break

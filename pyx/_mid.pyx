@@ -36,6 +36,9 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.spare = NO_MID
     mid.spares = 0
     mid.good_fit = False
+    mid.pages = NULL
+    mid.gaps = 0
+    mid.gaps_max = 0
     mid.offset_spare = 31 - log2_floor(max(end, 2) - 1)
     if mid.bins == NULL or not mid_reserve(mid, 1):
         mid_destroy(mid)
@@ -59,14 +62,78 @@ cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
 
 
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    cdef uint32_t found = mid_find_key(mid, owner, size, 0)
+    cdef uint32_t found = mid_find_key(mid, owner, size, 0), missing
     cdef int looked = 1
+    if mid.pages != NULL:
+        found = candidate_with_fewest(mid, owner, size, align, bias, &missing)
+        return found if missing == 0 else <uint32_t>NO_MID
     while align != 0 and found != NO_MID and not aligned_fits(mid, found, size, align, bias):
         if looked == MID_CANDIDATES:
             return mid_find_key(mid, owner, size + (<uint32_t>1 << align) - 1, 0)   # enough wherever it starts
         found = mid_find_key(mid, owner, mid.block[found].size, mid.block[found].offset + 1)
         looked += 1
     return found
+
+
+cdef uint32_t mid_find_fewest(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias,
+                              uint32_t* missing) noexcept nogil:
+    cdef uint32_t other_missing
+    cdef uint32_t found = candidate_with_fewest(mid, owner, size, align, bias, missing), other
+    if owner == NOBODY:
+        return found
+    other = candidate_with_fewest(mid, NOBODY, size, align, bias, &other_missing)
+    if other_missing >= missing[0]:
+        return found
+    missing[0] = other_missing
+    return other
+
+
+cdef uint32_t candidate_with_fewest(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias,
+                                    uint32_t* missing) noexcept nogil:
+    """The candidate with the fewest pages missing; the best fit of those with equally few."""
+    cdef uint32_t found = mid_find_key(mid, owner, size, 0), best = NO_MID
+    cdef int looked = 0
+    missing[0] = <uint32_t>-1
+    while found != NO_MID and missing[0] != 0 and looked < MID_CANDIDATES:
+        note_fewest(mid, found, size, align, bias, &best, missing)
+        found = mid_find_key(mid, owner, mid.block[found].size, mid.block[found].offset + 1)
+        looked += 1
+    return best
+
+
+cdef uint32_t mid_find_any(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias,
+                           uint32_t* needed) noexcept nogil:
+    """Whole pages of a free block count; those at its ends, which it shares with what is used, are there anyhow."""
+    cdef uint32_t at = mid.first, best = NO_MID, whole
+    needed[0] = <uint32_t>-1
+    while at != NO_MID:
+        if (mid.block[at].state == MID_FREE and mid.block[at].owner in (NOBODY, owner) and mid.block[at].size >= size
+                and aligned_fits(mid, at, size, align, bias)):
+            whole = whole_pages(mid, &mid.block[at], mid_cut_start(mid, &mid.block[at], size, align, bias), size)
+            if whole < needed[0]:
+                best = at
+                needed[0] = whole
+        at = mid.block[at].after
+    return best
+
+
+cdef uint32_t whole_pages(const mid_t* mid, const mid_block_t* block, uint32_t start, uint32_t size) noexcept nogil:
+    """Pages that lie in the free block with all of their bytes, and of which a place in it takes something."""
+    cdef uint32_t page = page_units(mid.pages)
+    cdef uint32_t first = max(start // page, (block.offset + page - 1) // page)
+    cdef uint32_t end = min((start + size - 1) // page + 1, (block.offset + block.size) // page)
+    return end - first if end > first else 0
+
+
+cdef inline void note_fewest(const mid_t* mid, uint32_t index, uint32_t size, int align, uint32_t bias, uint32_t* best,
+                             uint32_t* missing) noexcept nogil:
+    cdef uint32_t lacking
+    if not aligned_fits(mid, index, size, align, bias):
+        return
+    lacking = units_missing(mid, mid_cut_start(mid, &mid.block[index], size, align, bias), size)
+    if lacking < missing[0]:
+        best[0] = index
+        missing[0] = lacking
 
 
 cdef uint32_t mid_find_exact(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
@@ -133,17 +200,23 @@ cdef uint32_t find_run(const mid_t* mid, const view_t* view, uint32_t size, int 
         while is_allowed(mid, at, view):
             units += mid.block[at].size
             at = mid.block[at].after
-        if size <= units < length[0] and run_fits(mid.block[first].offset, units, size, align, bias):
+        if (size <= units < length[0] and run_fits(mid.block[first].offset, units, size, align, bias)
+                and is_run_ready(mid, mid.block[first].offset + units, size, align, bias)):
             best = first
             length[0] = units
     return best
+
+
+cdef inline bint is_run_ready(const mid_t* mid, uint32_t end, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    return mid.pages == NULL or units_missing(mid, aligned_start(end - size, align, bias), size) == 0
 
 
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil:
     cdef mid_block_t* block = &mid.block[found]
     cdef uint32_t end = block.offset + block.size
-    cdef uint32_t start = aligned_start(end - size, align, bias)
+    cdef uint32_t start = mid_cut_start(mid, block, size, align, bias)
+    cdef uint32_t gap = aligned_start(end - size, align, bias) - start
     free_remove(mid, found)
     if start + size < end:
         mid_split(mid, found, start + size)
@@ -153,12 +226,16 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
         free_insert(mid, found, block.owner, block.batch)
         block = &mid.block[block.after]
     block.state = state
+    block.role.live.gap = gap
+    mid.gaps += gap
     mid.used += size
     return <uint32_t>(block - mid.block)
 
 
 cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
     mid.used -= mid.block[index].size
+    if mid.pages != NULL:
+        mid.gaps -= mid.block[index].role.live.gap
     free_merged(mid, index, owner, batch)
 
 
@@ -523,7 +600,7 @@ cdef const char* mid_check(const mid_t* mid) noexcept nogil:
 
 cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept nogil:
     cdef uint32_t index = mid.first, before = NO_MID, at = mid.start
-    cdef uint64_t used = 0, owned = 0
+    cdef uint64_t used = 0, owned = 0, gaps = 0
     cdef const mid_block_t* block
     while index != NO_MID:
         block = &mid.block[index]
@@ -533,6 +610,7 @@ cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept 
             return b"mid: two free neighbours of one owner were not merged"
         free_blocks[0] += block.state == MID_FREE
         used += 0 if block.state == MID_FREE else block.size
+        gaps += block.role.live.gap if mid.pages != NULL and block.state != MID_FREE else 0
         owned += block.size if block.state == MID_FREE and block.owner != NOBODY else 0
         at += block.size
         before = index
@@ -541,6 +619,8 @@ cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept 
         return b"mid: the blocks do not tile the range"
     if used != mid.used or owned != mid.owned:
         return b"mid: used + free != end - start, or owned is wrong"
+    if gaps != mid.gaps or gaps > mid.gaps_max:
+        return b"mid: gaps != sum of the blocks' gaps, or > gaps_max"
     return NULL
 
 

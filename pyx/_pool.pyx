@@ -29,6 +29,7 @@ from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
 from cuda_pool._region cimport regions_destroy
 from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._room cimport segment_largest_free
+from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._relaxed cimport get_flag, set_flag, set_pointer
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, place_t, segment_admit, segment_alloc_large, segment_close,
@@ -37,13 +38,17 @@ from cuda_pool._segment cimport (
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
-    captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
+    MARK_SHARE, captured, enter, enter_all, enter_lock, find_locked, fork_counter, free_async_locked,
     free_locked, heaps_acquire, is_leaving, leave, leave_all, leave_lock, leave_locked, leaving_t, pool_address,
     pool_offset, record_use_locked, renew_batches_locked, serve_locked, settle_locked, state_check)
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
 from cuda_pool._uses cimport uses_destroy
+
+cdef enum:
+    RANGE_SHARE = 4                 # addresses of a virtual pool in relation to its capacity: see docs/internals/virtual.md
+    RANGE_BITS = 40                 # and fewer than 2**40: the mid tier counts units of 2**8 bytes in 32 bits
 
 
 cdef void pool_init(pool_t* pool) noexcept nogil:
@@ -55,7 +60,7 @@ cdef void pool_init(pool_t* pool) noexcept nogil:
 
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, size_t capacity,
                    const settings_t* settings, bint scrub, reuse_t reuse) noexcept nogil:
-    """Take the region from the driver; when that or the host fails, nothing is held, and the pool is still closed."""
+    """Take the memory from the driver; when that or the host fails, nothing is held, and the pool is still closed."""
     cdef int status
     pool.generation = pool.forks[0]
     pool.driver = driver
@@ -64,27 +69,30 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.debug = settings.colouring
     pool.reuse = reuse
     pool.reserved = nbytes
+    pool.range_bytes = nbytes
     pool.capacity = capacity
-    pool.grows = settings.span != 0
+    pool.grows = settings.span != 0 or settings.pages_first != settings.pages_most
     pool.releases = False
-    status = ask_region(pool)
+    if settings.page_shift != 0:
+        pool.range_bytes = min(RANGE_SHARE * capacity, (<size_t>1 << RANGE_BITS) - (<size_t>1 << settings.page_shift))
+        status = remap_reserve(pool)
+    else:
+        status = ask_region(pool)
     if status != STATUS_OK:
         return status
     pool.base = round_up(<size_t>pool.region, MID_UNIT)
-    nbytes -= pool.base - <size_t>pool.region
     helds_init(&pool.helds)
-    if not order_init(&pool.order):
-        ask_region_back(pool)
-        return STATUS_HOST_MEMORY
-    if not segment_init(&pool.segment, pool.base, nbytes, settings):
-        order_destroy(&pool.order)
-        ask_region_back(pool)
-        return STATUS_HOST_MEMORY
-    if not region_first(pool):
+    if order_init(&pool.order):
+        status = open_segment(pool, settings)
+        if status != STATUS_OK:
+            order_destroy(&pool.order)
+    else:
+        status = STATUS_HOST_MEMORY
+    if status != STATUS_OK:
+        region_back(pool, settings.page_shift != 0)
         segment_destroy(&pool.segment)
-        order_destroy(&pool.order)
-        ask_region_back(pool)
-        return STATUS_HOST_MEMORY
+        regions_destroy(&pool.regions)
+        return status
     pool.segment.learn = &pool.learn
     segment_admit(&pool.segment, LEGACY)
     lock_acquire(&pool.lock)                    # others may be waiting for it to open
@@ -93,6 +101,22 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     set_flag(&pool.closed, False)
     leave_all(pool)
     return STATUS_OK
+
+
+cdef int open_segment(pool_t* pool, const settings_t* settings) noexcept nogil:
+    cdef size_t nbytes = pool.range_bytes - (pool.base - <size_t>pool.region)
+    if not segment_init(&pool.segment, pool.base, nbytes, settings):
+        return STATUS_HOST_MEMORY
+    if settings.page_shift == 0:
+        return STATUS_OK if region_first(pool) else STATUS_HOST_MEMORY
+    pool.first = pool.segment.size
+    pool.reserved = 0
+    pool.mark_bytes = pool.capacity // MARK_SHARE
+    return remap_fill(pool, settings.pages_first)
+
+
+cdef int region_back(pool_t* pool, bint is_virtual) noexcept nogil:
+    return remap_release(pool) if is_virtual else ask_region_back(pool)
 
 
 cdef int pool_predict(pool_t* pool, const size_t* plan, int streams, int classes) noexcept nogil:
@@ -113,7 +137,7 @@ cdef int pool_close(pool_t* pool) noexcept nogil:
     if not shut_down(pool) or driver_is_shut():         # at exit the region is the driver's to take back
         return STATUS_OK
     ask_no_events(pool)
-    return ask_regions_back(pool)
+    return remap_release(pool) if pool.segment.pages.shift != 0 else ask_regions_back(pool)
 
 
 cdef void pool_destroy(pool_t* pool) noexcept nogil:
@@ -610,7 +634,7 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     out.alloc_count = total.allocs
     out.free_count = total.frees
     out.oom_count = pool.oom_count
-    out.free = pool.segment.size - total.used
+    out.free = (pool.segment.size if pool.segment.pages.shift == 0 else out.reserved) - total.used
     out.largest_free = segment_largest_free(&pool.segment)
     for tier in range(TIER_SLAB, TIERS):
         out.tier[tier] = segment_tally(&pool.segment, tier)
@@ -668,7 +692,7 @@ cdef inline int alloc_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
 cdef int refuse_locked(pool_t* pool, owner_t owner, size_t nbytes) noexcept nogil:
     """Is a request hopeless, or could the driver help?"""
     if pool.order.stream[owner].kind != STREAM_CAPTURE and nbytes <= segment_free_bytes(&pool.segment):
-        if pool.helds.bytes != 0 or order_any_pending(&pool.order, owner):
+        if pool.helds.bytes != 0 or order_any_pending(&pool.order, owner) or pool.segment.pages.shift != 0:
             return STATUS_WOULD_WAIT
     if could_grow(pool, owner, nbytes):
         return STATUS_WOULD_WAIT

@@ -5,17 +5,20 @@ Empty slabs count as free, as they are returned before a request fails.
 
 from libc.stdint cimport uint32_t
 
-from cuda_pool._bits cimport log2_floor, round_up
+from cuda_pool._bits cimport log2_floor, round_down, round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_free_below, buddy_largest
 from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
 from cuda_pool._owner cimport LEGACY, NOBODY
+from cuda_pool._pages cimport pages_counted, pages_first, pages_t
 from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_t
 from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
+
+cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
 
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
     """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
-    cdef size_t largest = largest_of_all(segment), size
+    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else largest_paged(segment), size
     cdef int owner, index
     for owner in range(segment.slabs.owners):
         for index in range(segment.slabs.classes):
@@ -35,17 +38,81 @@ cdef size_t largest_of_all(const segment_t* segment) noexcept nogil:
 
 
 cdef size_t longest_in_mid(const segment_t* segment) noexcept nogil:
-    cdef uint32_t at = segment.mid.first
-    cdef size_t run = <size_t>free_below(segment, segment_boundary(segment)) << segment.min_block_shift
-    cdef size_t longest = run
-    while at != NO_MID:
-        if is_free_or_empty(segment, at) or segment.mid.block[at].state == MID_HELD:
-            run += <size_t>segment.mid.block[at].size * MID_UNIT
-        else:
-            run = 0
+    cdef size_t longest = 0, start, run
+    cdef uint32_t at = NO_MID
+    while next_run(segment, &at, &start, &run):
         longest = max(longest, run)
-        at = segment.mid.block[at].after
     return longest
+
+
+cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t* run) noexcept nogil:
+    """Find the next run of bytes that are free, held or in empty slabs: of the mid tier, the first with what is below it.
+
+    `at` is the block behind the one before, NO_MID at first; False where there is none.
+    """
+    cdef const mid_block_t* block
+    cdef bint is_first = at[0] == NO_MID
+    start[0] = <size_t>segment.mid.start * MID_UNIT
+    run[0] = 0
+    if is_first:
+        run[0] = <size_t>free_below(segment, segment_boundary(segment)) << segment.min_block_shift
+        start[0] -= run[0]
+        at[0] = segment.mid.first
+    elif at[0] == BEHIND:
+        return False
+    while at[0] != NO_MID:
+        block = &segment.mid.block[at[0]]
+        if is_free_or_empty(segment, at[0]) or block.state == MID_HELD:
+            start[0] = start[0] if run[0] != 0 else <size_t>block.offset * MID_UNIT
+            run[0] += <size_t>block.size * MID_UNIT
+        elif run[0] != 0:
+            return True
+        at[0] = block.after
+    at[0] = BEHIND
+    return run[0] != 0
+
+
+cdef size_t largest_paged(const segment_t* segment) noexcept nogil:
+    """Return what can be served once all pages that no block touches are where they are needed."""
+    cdef size_t available = pages_available(segment), largest = 0, start, run
+    cdef uint32_t at = NO_MID
+    while next_run(segment, &at, &start, &run):
+        largest = max(largest, paged_part(segment, start, run, available))
+    largest = max(largest, min(longest_in_buddy(segment), available << segment.pages.shift))
+    return largest if largest >= segment.granule else 0
+
+
+cdef size_t pages_available(const segment_t* segment) noexcept nogil:
+    """Pages with memory in runs that no block touches, and those that may be had besides."""
+    cdef const pages_t* pages = &segment.pages
+    cdef size_t available = pages.spares + pages.most - pages.created, start, run
+    cdef uint32_t at = NO_MID, unit = 0, units
+    while next_run(segment, &at, &start, &run):
+        available += pages_within(segment, start, run)
+    while unit < segment_boundary(segment):
+        units = 0
+        while unit + units < segment_boundary(segment) and free_units(segment, unit + units) != 0:
+            units += free_units(segment, unit + units)
+        if unit + units < segment_boundary(segment):            # what ends there is part of the first run above
+            available += pages_within(segment, <size_t>unit << segment.min_block_shift,
+                                      <size_t>units << segment.min_block_shift)
+        unit += max(units, <uint32_t>1)
+    return available
+
+
+cdef size_t pages_within(const segment_t* segment, size_t start, size_t run) noexcept nogil:
+    cdef const pages_t* pages = &segment.pages
+    return pages_counted(pages.placed, pages_first(pages, round_up(start, <size_t>1 << pages.shift)),
+                         pages_first(pages, start + run))
+
+
+cdef size_t paged_part(const segment_t* segment, size_t start, size_t run, size_t available) noexcept nogil:
+    """Bytes at the high end of a run that its shared page there and the available pages hold."""
+    cdef size_t page = <size_t>1 << segment.pages.shift
+    cdef size_t low = round_up(start, page), high = round_down(start + run, page)
+    if low >= high or high - low <= available << segment.pages.shift:
+        return run
+    return start + run - high + (available << segment.pages.shift)
 
 
 cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:

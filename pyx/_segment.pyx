@@ -14,9 +14,10 @@ from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
-    mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
-    mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits)
+    mid_could_join, mid_cut_start, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join,
+    mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits, units_missing)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
+from cuda_pool._pages cimport pages_destroy, pages_init
 from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport set_u32
@@ -31,6 +32,7 @@ from cuda_pool._status cimport (
 
 cdef enum:
     TAG_COLOUR = 39
+    GAP_SHARE = 64                  # of the capacity: gaps below pages that a block starts with
     PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
@@ -64,7 +66,24 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
         segment_destroy(segment)
         return 0
     segment.mid.good_fit = settings.good_fit
+    if settings.page_shift != 0 and not init_pages(segment, settings):
+        segment_destroy(segment)
+        return 0
     return 1
+
+
+cdef bint init_pages(segment_t* segment, const settings_t* settings) noexcept nogil:
+    """Put pages under the tiers. A mid tier that serves every request has all addresses from the start."""
+    cdef size_t nbytes = <size_t>settings.pages_most << settings.page_shift
+    if not pages_init(&segment.pages, settings.page_shift, <uint32_t>(segment.size >> settings.page_shift),
+                      settings.pages_most):
+        return False
+    segment.mid.pages = &segment.pages
+    segment.mid.gaps_max = <uint32_t>(nbytes // MID_UNIT // GAP_SHARE)
+    segment.buddy.pages = &segment.pages
+    segment.buddy.unit_shift = segment.min_block_shift
+    return (settings.mid_max < nbytes
+            or segment_claim_below(segment, NOBODY, <size_t>segment.buddy.size << segment.min_block_shift))
 
 
 cdef void segment_close(segment_t* segment) noexcept nogil:
@@ -77,6 +96,7 @@ cdef void segment_close(segment_t* segment) noexcept nogil:
 cdef void segment_destroy(segment_t* segment) noexcept nogil:
     segment_close(segment)
     slabs_destroy(&segment.slabs)
+    pages_destroy(&segment.pages)
     host_unmap(segment.tag, segment.granules * sizeof(uint32_t), TAG_COLOUR)
     segment.tag = NULL
 
@@ -103,7 +123,10 @@ cdef tally_t segment_total(const segment_t* segment) noexcept nogil:
 
 
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil:
-    return segment.size - segment_total(segment).used
+    cdef size_t nbytes = segment.size
+    if segment.pages.shift != 0:
+        nbytes = <size_t>segment.pages.most << segment.pages.shift
+    return nbytes - segment_total(segment).used
 
 
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil:
@@ -147,7 +170,8 @@ cdef int segment_alloc_any(segment_t* segment, owner_t owner, size_t nbytes, siz
     status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     # Empty slabs that would not help stay, so that a request which fails leaves largest_free as it was. (That is exact
     # up to alignment MID_UNIT; for a larger one they may go in vain.)
-    if status == STATUS_OUT_OF_MEMORY and nbytes <= segment_largest_run(segment, owner) and reclaim(segment, owner):
+    if (status == STATUS_OUT_OF_MEMORY and nbytes <= segment_largest_run(segment, owner)
+            and reclaim(segment, owner)):
         status = alloc_any(segment, owner, NULL, nbytes, alignment, offset, used)
     if status == STATUS_OUT_OF_MEMORY and nbytes <= segment.slabs.max and alignment <= segment.slot_alignment:
         status = borrow_slot(segment, owner, nbytes, alignment, offset, used)
@@ -178,12 +202,14 @@ cdef bint is_worth_adopting(const segment_t* segment, const view_t* view, size_t
     cdef int align = log2_floor(alignment // MID_UNIT) if alignment > MID_UNIT else 0
     if segment.mid.owned == 0 and segment.buddy.owned == 0:
         return False
+    if segment.pages.shift != 0:            # the addresses that nobody uses would all become the asker's
+        return False
     below = <size_t>buddy_allowed_below(&segment.buddy, view, segment_boundary(segment)) << segment.min_block_shift
     start = segment.mid.start - below // MID_UNIT
     below = below // MID_UNIT + mid_allowed_edge(&segment.mid, view)
     if size <= below and run_fits(<uint32_t>start, <uint32_t>below, <uint32_t>size, align, segment.bias):
         return True
-    return run_order(segment, alignment) >= 0 and buddy_could_join(&segment.buddy, view, <uint32_t>units)
+    return segment_run_order(segment, alignment) >= 0 and buddy_could_join(&segment.buddy, view, <uint32_t>units)
 
 
 cdef void adopt(segment_t* segment, const view_t* view) noexcept nogil:
@@ -402,7 +428,7 @@ cdef int alloc_slot(segment_t* segment, owner_t owner, const view_t* view, size_
         status = next_slab(segment, owner, view, size_class, &slab)
         if status != STATUS_OK:
             return status
-    take_slot(segment, size_class, slab, nbytes, offset, used)
+    segment_use_slot(segment, size_class, slab, nbytes, offset, used)
     return STATUS_OK
 
 
@@ -427,7 +453,7 @@ cdef int borrow_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t al
     while 0 <= size_class < segment.slabs.classes:
         slab = slabs_available(slabs_of(&segment.slabs, owner, size_class))
         if slab != NO_SLAB and segment.slabs.size_class[size_class].size & (alignment - 1) == 0:
-            take_slot(segment, size_class, slab, nbytes, offset, used)
+            segment_use_slot(segment, size_class, slab, nbytes, offset, used)
             return STATUS_OK
         size_class += 1
     return STATUS_OUT_OF_MEMORY
@@ -492,7 +518,7 @@ cdef uint32_t slab_allowed(const segment_t* segment, owner_t owner, int size_cla
     return NO_SLAB
 
 
-cdef inline void take_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
+cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,
                            size_t* used) noexcept nogil:
     offset[0] = slab_take(&segment.slabs, slab, nbytes)
     used[0] = segment.slabs.size_class[size_class].size
@@ -517,16 +543,12 @@ cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int s
 
 cdef int segment_add_slab(segment_t* segment, owner_t owner, const view_t* view, int size_class, size_t nbytes,
                           uint32_t* slab) noexcept nogil:
-    cdef size_t offset
-    cdef uint32_t block, batch, run = NO_BLOCK
+    cdef uint32_t block, run = NO_BLOCK
     cdef int status
     if not slabs_have_record(&segment.slabs):
         return STATUS_OUT_OF_MEMORY
     status = mid_place(segment, owner, view, nbytes, segment.granule, 0, MID_SLAB, &block)
-    if status == STATUS_OK:
-        offset = <size_t>segment.mid.block[block].offset * MID_UNIT
-        batch = segment.mid.block[block].batch if segment.mid.block[block].owner != NOBODY else 0
-    else:
+    if status != STATUS_OK:
         if status != STATUS_OUT_OF_MEMORY:
             return status
         block = NO_MID
@@ -534,6 +556,17 @@ cdef int segment_add_slab(segment_t* segment, owner_t owner, const view_t* view,
         run = buddy_place(segment, owner, view, <uint32_t>(nbytes >> segment.min_block_shift), 0)
         if run == NO_BLOCK:
             return STATUS_OUT_OF_MEMORY
+    return segment_make_slab(segment, owner, size_class, block, run, nbytes, slab)
+
+
+cdef int segment_make_slab(segment_t* segment, owner_t owner, int size_class, uint32_t block, uint32_t run,
+                           size_t nbytes, uint32_t* slab) noexcept nogil:
+    cdef size_t offset
+    cdef uint32_t batch
+    if block != NO_MID:
+        offset = <size_t>segment.mid.block[block].offset * MID_UNIT
+        batch = segment.mid.block[block].batch if segment.mid.block[block].owner != NOBODY else 0
+    else:
         offset = <size_t>run << segment.min_block_shift
         batch = segment.buddy.entry[run].batch if segment.buddy.entry[run].owner != NOBODY else 0
     slab[0] = slabs_make(&segment.slabs, owner, size_class, offset, nbytes, block, batch)
@@ -591,12 +624,17 @@ cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size
     cdef int status = mid_place(segment, owner, view, size, alignment, segment.bias, MID_USED, &block)
     if status != STATUS_OK:
         return status
-    segment.mid.block[block].role.requested = nbytes
-    offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
-    used[0] = size
-    set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
-    block_enter(segment, &segment.mid_tally, size, nbytes)
+    segment_use_block(segment, block, nbytes, offset, used)
     return STATUS_OK
+
+
+cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
+                            size_t* used) noexcept nogil:
+    segment.mid.block[block].role.live.requested = nbytes
+    offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
+    used[0] = <size_t>segment.mid.block[block].size * MID_UNIT
+    set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
+    block_enter(segment, &segment.mid_tally, used[0], nbytes)
 
 
 cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
@@ -613,10 +651,10 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
     found = mid_find(&segment.mid, owner, size, align, bias)
     if owner != NOBODY:
         found = better_fit(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
-    if found == NO_MID and grow_mid(segment, NOBODY, size, align, bias):
-        found = segment.mid.first
-    if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, bias):
-        found = segment.mid.first
+    if found == NO_MID and segment_grow_mid(segment, NOBODY, size, align, bias):
+        found = edge_if_ready(segment, size, align, bias)
+    if found == NO_MID and owner != NOBODY and segment_grow_mid(segment, owner, size, align, bias):
+        found = edge_if_ready(segment, size, align, bias)
     if found == NO_MID and view != NULL:
         found = mid_find_allowed(&segment.mid, view, size, align, bias)
     if found == NO_MID and view != NULL:
@@ -627,14 +665,23 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
     return STATUS_OK
 
 
+cdef inline uint32_t edge_if_ready(const segment_t* segment, uint32_t size, int align, uint32_t bias) noexcept nogil:
+    """The block at the edge of the mid tier, which has grown until it holds the request."""
+    cdef uint32_t edge = segment.mid.first
+    if segment.mid.pages == NULL:
+        return edge
+    return edge if units_missing(&segment.mid, mid_cut_start(&segment.mid, &segment.mid.block[edge], size, align, bias),
+                                 size) == 0 else <uint32_t>NO_MID
+
+
 cdef int far_place(segment_t* segment, owner_t owner, const view_t* view, uint32_t size, int align, uint32_t bias,
                    mid_state_t state, uint32_t* block) noexcept nogil:
     """The same where alignment in the segment is not that of addresses in every region."""
     cdef uint32_t found = gap_find_far(&segment.mid, owner, view, size, align, &bias)
-    if found == NO_MID and grow_mid(segment, NOBODY, size, align, segment.bias):
+    if found == NO_MID and segment_grow_mid(segment, NOBODY, size, align, segment.bias):
         found = segment.mid.first
         bias = segment.bias
-    if found == NO_MID and owner != NOBODY and grow_mid(segment, owner, size, align, segment.bias):
+    if found == NO_MID and owner != NOBODY and segment_grow_mid(segment, owner, size, align, segment.bias):
         found = segment.mid.first
         bias = segment.bias
     if found == NO_MID:
@@ -672,7 +719,7 @@ cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, in
     return found
 
 
-cdef bint grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
+cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
     """Let the owner's free edge of the mid tier hold a block: take whole steps below it or, if refused, what lacks.
 
     What lies on both sides of the boundary has to be the owner's.
@@ -719,7 +766,7 @@ cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) no
     place.owner = block.owner
     place.batch = block.batch
     place.used = <size_t>block.size * MID_UNIT
-    place.requested = block.role.requested
+    place.requested = block.role.live.requested
     return True
 
 
@@ -729,18 +776,23 @@ cdef int alloc_run(segment_t* segment, owner_t owner, const view_t* view, size_t
                    size_t* offset, size_t* used) noexcept nogil:
     cdef size_t size = round_up(nbytes, segment.min_block)
     cdef uint32_t units = <uint32_t>(size >> segment.min_block_shift), run
-    cdef int order = run_order(segment, alignment)
+    cdef int order = segment_run_order(segment, alignment)
     if order < 0:
         return STATUS_OUT_OF_MEMORY
     run = buddy_place(segment, owner, view, units, order)
     if run == NO_BLOCK:
         return STATUS_OUT_OF_MEMORY
-    buddy_hold(&segment.buddy, run, units, <uint32_t>(size - nbytes))
-    offset[0] = <size_t>run << segment.min_block_shift
-    used[0] = size
-    set_tag(segment, offset[0], TIER_BUDDY)
-    block_enter(segment, &segment.buddy_tally, size, nbytes)
+    segment_use_run(segment, run, units, nbytes, offset, used)
     return STATUS_OK
+
+
+cdef void segment_use_run(segment_t* segment, uint32_t run, uint32_t units, size_t nbytes, size_t* offset,
+                          size_t* used) noexcept nogil:
+    offset[0] = <size_t>run << segment.min_block_shift
+    used[0] = <size_t>units << segment.min_block_shift
+    buddy_hold(&segment.buddy, run, units, <uint32_t>(used[0] - nbytes))
+    set_tag(segment, offset[0], TIER_BUDDY)
+    block_enter(segment, &segment.buddy_tally, used[0], nbytes)
 
 
 cdef uint32_t buddy_place(segment_t* segment, owner_t owner, const view_t* view, uint32_t units,
@@ -753,7 +805,7 @@ cdef uint32_t buddy_place(segment_t* segment, owner_t owner, const view_t* view,
     return run
 
 
-cdef int run_order(const segment_t* segment, size_t alignment) noexcept nogil:
+cdef int segment_run_order(const segment_t* segment, size_t alignment) noexcept nogil:
     """Order whose blocks start at multiples of `alignment`, or -1: the region itself is not that aligned."""
     if <size_t>segment.bias * MID_UNIT & (alignment - 1):
         return -1

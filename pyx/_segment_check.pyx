@@ -8,8 +8,10 @@ from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_check
 from cuda_pool._gap cimport gap_bytes, gaps_check
 from cuda_pool._heap cimport tally_t
 from cuda_pool._learn cimport learn_check
-from cuda_pool._mid cimport MID_HELD, MID_UNIT, MID_USED, NO_MID, mid_check, mid_t
+from cuda_pool._mid cimport (
+    MID_FREE, MID_GAP, MID_HELD, MID_PAGING, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_t, units_missing)
 from cuda_pool._owner cimport OWNERS
+from cuda_pool._pages cimport pages_check, pages_missing
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIERS, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_boundary, segment_start_of,
     segment_t, segment_tally)
@@ -39,6 +41,12 @@ cdef const char* segment_check(const segment_t* segment) noexcept nogil:
         return broken
     memset(&total, 0, sizeof(total))
     sum_held(segment, &total)
+    if segment.pages.shift != 0:
+        broken = pages_check(&segment.pages)
+        if broken == NULL:
+            broken = ready_check(segment)
+        if broken != NULL:
+            return broken
     broken = sum_tags(segment, &total)
     if broken == NULL:
         broken = heaps_check(segment)
@@ -81,6 +89,23 @@ cdef void tally_slots(const segment_t* segment, const slab_t* slab, tally_t* liv
 cdef inline bint tally_equals(const tally_t* tally, const tally_t* live) noexcept nogil:
     return (tally.allocs - tally.frees == live.allocs and tally.used == live.used
             and tally.requested == live.requested)
+
+
+cdef const char* ready_check(const segment_t* segment) noexcept nogil:
+    """Are all pages there under what is used?"""
+    cdef uint32_t at = segment.mid.first
+    cdef const mid_block_t* block
+    while at != NO_MID:
+        block = &segment.mid.block[at]
+        if block.state not in (MID_FREE, MID_PAGING) and units_missing(&segment.mid, block.offset, block.size) != 0:
+            return b"segment: a page under a block is not ready"
+        at = block.after
+    for at in range(segment.buddy.size if segment.buddy.used != 0 else 0):
+        if segment.buddy.state[at] in (BUDDY_LIVE, BUDDY_HELD):
+            if pages_missing(&segment.pages, <size_t>at << segment.min_block_shift,
+                             <size_t>segment.buddy.entry[at].role.live.units << segment.min_block_shift) != 0:
+                return b"segment: a page under a run is not ready"
+    return NULL
 
 
 cdef void sum_held(const segment_t* segment, totals_t* total) noexcept nogil:
@@ -177,12 +202,13 @@ cdef const char* sums_check(const segment_t* segment, const totals_t* total) noe
         if tally.requested > tally.used:
             return b"segment: requested > used"
     if (<size_t>segment.mid.used * MID_UNIT
-            != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid + gap_bytes(&segment.mid)):
+            != total.tier[TIER_MID].used + total.slabs_in_mid + total.held_in_mid + gap_bytes(&segment.mid)
+            + segment.mid_paging):
         return b"segment: mid.used != live and held mid blocks + slabs + gaps"
     if segment.size + gap_bytes(&segment.mid) != segment.span:
         return b"segment: size + gaps != span"
     if (<size_t>segment.buddy.used << segment.min_block_shift
-            != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + total.held_in_buddy + lent):
+            != total.tier[TIER_BUDDY].used + total.slabs_in_buddy + total.held_in_buddy + lent + segment.buddy_paging):
         return b"segment: buddy.used != live and held runs + slabs + units of the mid tier"
     if segment.held != total.held_in_mid + total.held_in_buddy + total.held_slots:
         return b"segment: held differs from the sum of what is held"

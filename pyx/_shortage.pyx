@@ -21,7 +21,8 @@ from cuda_pool._order cimport (
     stream_is_pending, stream_kind_t, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
 from cuda_pool._relaxed cimport get_u32
-from cuda_pool._segment cimport segment_could_share
+from cuda_pool._remap cimport remap_alloc
+from cuda_pool._segment cimport segment_could_share, segment_has_owned
 from cuda_pool._state cimport (
     REUSE_NEVER, REUSE_WAIT, enter, enter_all, leave, leave_all, serve_locked, settle_locked, unhold_locked)
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
@@ -43,12 +44,17 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
     if pool.reuse != REUSE_NEVER:
         fault = see_what_is_over(pool, owner, pool.order.batch, &any)
         status = attempt_with_held(pool, owner, nbytes, alignment, ptr)
+    if status == STATUS_OUT_OF_MEMORY and pool.segment.pages.shift != 0 and owner != NOBODY:
+        fault = see_own(pool, owner) or fault
+    fault = remap(pool, owner, nbytes, alignment, False, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY and growth_is_due(pool, nbytes, alignment):
         fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY and pool.reuse == REUSE_WAIT and owner != NOBODY:
         fault = wait_on_device(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY:
         fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status) or fault
+    if pool.grows:
+        fault = remap(pool, owner, nbytes, alignment, True, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY:
         fault = wait_on_host(pool, owner, nbytes, alignment, ptr, &status) or fault
     if status == STATUS_OUT_OF_MEMORY and fault == STATUS_OK and growth_could_help(pool, owner, nbytes, alignment):
@@ -56,6 +62,21 @@ cdef int shortage_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t align
         if fault == STATUS_OK:
             fault = growth_alloc(pool, owner, nbytes, alignment, ptr, &status)
     return fault if status == STATUS_OUT_OF_MEMORY and fault != STATUS_OK else status
+
+
+cdef int remap(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, bint may_grow, void** ptr,
+               int* status) noexcept nogil:
+    """Move pages under a place for the request; `status` is that of the request, the result a fault's."""
+    cdef int fault
+    if status[0] != STATUS_OUT_OF_MEMORY or pool.segment.pages.shift == 0 or is_capturing(pool):
+        return STATUS_OK
+    if not ask_is_open(pool, pool.order.stream[owner].handle if owner != NOBODY else NULL):
+        return STATUS_OK
+    fault = remap_alloc(pool, owner, nbytes, alignment, may_grow, ptr)
+    if fault == STATUS_OK or fault == STATUS_OUT_OF_MEMORY:
+        status[0] = fault
+        return STATUS_OK
+    return fault
 
 
 cdef int free_regions(pool_t* pool) noexcept nogil:
@@ -79,6 +100,7 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
             fault = wait_for_next(pool, owner, until)
             if fault == STATUS_OK:
                 status[0] = attempt(pool, owner, nbytes, alignment, ptr)
+                fault = remap(pool, owner, nbytes, alignment, True, ptr, status)
         # Blocks that were waited for may have merged meanwhile with what other threads freed.
         if status[0] != STATUS_OUT_OF_MEMORY or fault != STATUS_OK or pool.order.batch == until:
             break
@@ -88,21 +110,23 @@ cdef int wait_on_host(pool_t* pool, owner_t owner, size_t nbytes, size_t alignme
 cdef bint is_work_left(pool_t* pool, owner_t owner, uint32_t until) noexcept nogil:
     """Is there pending work whose end could help, and no capture that forbids to wait for it?
 
-    The stream's own need not end: it may use that memory already.
+    The stream's own need not end, as it may use that memory already; but its pages can be moved only then.
     """
     cdef bint left = False
     cdef int other
     lock_acquire(&pool.lock)
     if pool.order.captures == 0:
         for other in range(LEGACY, pool.order.streams):
-            left = left or is_left(pool, <owner_t>other, owner, until)
+            left = left or is_left(pool, <owner_t>other, owner, until, pool.segment.pages.shift != 0)
     lock_release(&pool.lock)
     return left
 
 
-cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until) noexcept nogil:
+cdef inline bint is_left(const pool_t* pool, owner_t other, owner_t owner, uint32_t until, bint own) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[other]
-    if stream.kind == STREAM_SPARE or stream.kind == STREAM_CAPTURE or (other == owner and pool.helds.bytes == 0):
+    if stream.kind == STREAM_SPARE or stream.kind == STREAM_CAPTURE:
+        return False
+    if other == owner and pool.helds.bytes == 0 and not own:
         return False
     return stream_is_pending(stream) and not batch_within(until, stream.done)
 
@@ -149,6 +173,26 @@ cdef int see_what_is_over(pool_t* pool, owner_t caller, uint32_t until, bint* an
     return fault
 
 
+cdef int see_own(pool_t* pool, owner_t owner) noexcept nogil:
+    """See what is over of the stream's own work: it can use that memory anyhow, but pages move only once it is over."""
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef bint any = False, unmarked, has_memory
+    cdef int status, fault = STATUS_OK
+    lock_acquire(&pool.lock)
+    unmarked = stream_is_pending(stream) and is_unmarked(stream) and may_record(stream, True)
+    has_memory = segment_has_owned(&pool.segment, owner)
+    lock_release(&pool.lock)
+    if not has_memory or is_capturing(pool):
+        return STATUS_OK
+    if unmarked:
+        fault = mark_stream(pool, owner)
+    status = pass_marks(pool, owner, &any)
+    if any and enter(pool) == STATUS_OK:
+        settle_locked(pool)
+        leave(pool)
+    return fault or status
+
+
 cdef int see_what_is_done(pool_t* pool) noexcept nogil:
     """An idle stream is seen to be idle without an event, which would not be over at once."""
     cdef bint any = False
@@ -174,7 +218,7 @@ cdef bint is_worth_asking(pool_t* pool, owner_t owner) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[owner]
     cdef bint worth
     lock_acquire(&pool.lock)
-    worth = pool.order.captures == 0 and is_left(pool, owner, NOBODY, pool.order.batch) and may_record(stream, False)
+    worth = pool.order.captures == 0 and is_left(pool, owner, NOBODY, pool.order.batch, True) and may_record(stream, False)
     lock_release(&pool.lock)
     return worth
 
@@ -236,7 +280,7 @@ cdef bint is_worth_marking(pool_t* pool, owner_t owner, owner_t caller, uint32_t
     cdef const stream_t* stream = &pool.order.stream[owner]
     cdef bint worth
     lock_acquire(&pool.lock)
-    worth = is_left(pool, owner, caller, until) and is_unmarked(stream) and may_record(stream, owner == caller)
+    worth = is_left(pool, owner, caller, until, False) and is_unmarked(stream) and may_record(stream, owner == caller)
     lock_release(&pool.lock)
     return worth
 

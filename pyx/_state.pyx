@@ -325,8 +325,14 @@ cdef const char* totals_check(const pool_t* pool) noexcept nogil:
 
 
 cdef const char* regions_agree(const pool_t* pool) noexcept nogil:
-    cdef const char* broken = regions_check(&pool.regions)
-    if broken == NULL and (pool.regions.size != pool.segment.size + pool.segment.shut or pool.regions.nbytes != pool.reserved):
+    cdef const char* broken
+    if pool.segment.pages.shift != 0:
+        if pool.reserved != <size_t>pool.segment.pages.created << pool.segment.pages.shift:
+            return b"pool: reserved differs from the pages that were created"
+        return NULL
+    broken = regions_check(&pool.regions)
+    if broken == NULL and (pool.regions.size != pool.segment.size + pool.segment.shut
+                           or pool.regions.nbytes != pool.reserved):
         broken = b"pool: regions.size != segment.size + segment.shut, or regions.nbytes != reserved"
     if broken == NULL and pool.first != 0 and regions_find(&pool.regions, pool.base) != 0:
         broken = b"pool: the region at offset 0 does not begin at base"

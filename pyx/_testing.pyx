@@ -453,6 +453,7 @@ cdef class Segment:
         plain.classes = len(settings.size_classes)
         plain.colouring = colouring
         plain.good_fit = good_fit
+        plain.page_shift = 0
         cdef int made = segment_init(&self.segment, address, size, &plain)
         free(sizes)
         if not made:

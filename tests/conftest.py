@@ -167,7 +167,7 @@ def device(request):
     if request.param == "cuda":
         yield request.getfixturevalue("cuda_device")
         return
-    with sim.Device("8GiB") as simulated:
+    with sim.Device("8GiB", granularity="4KiB") as simulated:       # small, so that small pools have many
         yield simulated
         assert simulated.errors == [] and simulated.races == []
 
@@ -191,13 +191,19 @@ def make_device():
         assert races or simulated.races == []
 
 
+@pytest.fixture(params=["malloc", "virtual"])
+def backing(request):
+    """Each test that takes this runs on both backings."""
+    return request.param
+
+
 @pytest.fixture
-def make_pool(device):
+def make_pool(device, backing):
     """Function from the arguments of Pool to a pool on `device` that is checked and closed after the test."""
     made = []
 
     def make(capacity, kind=CheckedPool, **settings):
-        made.append(kind(capacity, device=device, **settings))
+        made.append(kind(capacity, device=device, backing=backing, **settings))
         return made[-1]
 
     yield make

@@ -451,6 +451,14 @@ REUSE = ["wait", "query", "never"]
 # Blocks of a size, and a pool that a few of them fill: from slabs, the mid tier and the buddy tier.
 SIZES = [(100, 8 << 10), (20_000, 100_000), (3 << 20, 12 << 20)]
 
+# Pools whose pages move: on devices with pages of 4 KiB and of 2 MiB, the latter with a buddy tier, too.
+VIRTUAL_POOLS = {
+    "virtual": ("1MiB", {"backing": "virtual"}),
+    "virtual_no_slabs": ("1MiB", {"backing": "virtual", "slab_max": 0}),
+    "virtual_textbook": ("4MiB", {"backing": "virtual", "mid_max": "300KiB"}),
+    "virtual_no_mid": ("1MiB", {"backing": "virtual", "mid_max": 0, "min_block": 1024}),
+    "virtual_1000031": (1_000_031, {"backing": "virtual"}),
+}
 POOLS = {
     "defaults": ("4MiB", {}),
     "textbook": ("4MiB", {"mid_max": "1MiB"}),

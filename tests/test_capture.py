@@ -26,7 +26,7 @@ each_reuse = pytest.mark.parametrize("reuse", REUSE)
 
 @pytest.fixture
 def device(make_device):
-    return make_device("64MiB")
+    return make_device("64MiB", granularity="4KiB")
 
 
 class Captured:

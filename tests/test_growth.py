@@ -25,6 +25,12 @@ each_reuse = pytest.mark.parametrize("reuse", REUSE)
 
 
 @pytest.fixture
+def backing():
+    """What grows by regions; how pages come and go is in test_virtual.py."""
+    return "malloc"
+
+
+@pytest.fixture
 def device(make_device):
     return make_device("512MiB")
 

@@ -16,7 +16,7 @@ import cuda_pool as cp
 from cuda_pool import _testing
 from cuda_pool.settings import CAPACITY_MAX, MID_MAX, MIN_BLOCK, SLAB_MAX, resolve
 
-from .models import POOLS, BlocksModel, comparable, effort, log_uniform
+from .models import POOLS, VIRTUAL_POOLS, BlocksModel, comparable, effort, log_uniform
 
 MIB = 1 << 20
 STREAMS = st.sampled_from([0, 0, 0, 1, 2])      # the legacy and the per-thread default stream exist everywhere
@@ -29,12 +29,15 @@ def pool(device):
         made.check()
 
 
+ALL_POOLS = POOLS | VIRTUAL_POOLS
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Random sequences over one of POOLS. Every block is filled when it is made and verified when it goes."""
 
     def __init__(self, device, name, **settings):
         super().__init__()
-        capacity, more = POOLS[name]
+        capacity, more = ALL_POOLS[name]
         self.device = device
         self.pool = cp.Pool(capacity, device=device, **more, **settings)
         self.model, self.values, self.buffers = BlocksModel(), {}, {}
@@ -169,12 +172,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.close()
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", ALL_POOLS)
 def test_random_sequences(device, name):
     run_state_machine_as_test(lambda: PoolMachine(device, name), settings=effort(20, steps=40))
 
 
-@pytest.mark.parametrize("name", ["defaults", "no_mid", "by_hand"])
+@pytest.mark.parametrize("name", ["defaults", "no_mid", "by_hand", "virtual"])
 @pytest.mark.parametrize("settings", [{"debug": True}, {"scrub": True}])
 def test_random_sequences_with_options(device, name, settings):
     run_state_machine_as_test(lambda: PoolMachine(device, name, **settings), settings=effort(20, steps=40))
@@ -235,7 +238,7 @@ def test_a_fraction_is_one_of_the_free_memory(make_device):
 
 
 @pytest.mark.parametrize("settings", [
-    {"backing": "virtual"}, {"backing": None}, {"growth": "doubling"}, {"max_capacity": "1GiB"},
+    {"backing": "paper"}, {"backing": None}, {"growth": "doubling"}, {"max_capacity": "1GiB"},
     {"release_threshold": "1MiB"}, {"profile": "p.json"}, {"trace": "t.csv"}, {"min_block": 3000}, {"min_block": 128},
     {"slab_max": "2GiB"}, {"slab_max": -1}, {"mid_max": "x"}, {"size_classes": []}, {"size_classes": 100},
     {"size_classes": [0]}, {"size_classes": [256], "slab_max": 1024}])
@@ -292,7 +295,7 @@ def test_settings_that_cannot_be_converted_leak_nothing(make_device, monkeypatch
     """The table of slot sizes goes back however the opening ends."""
     whole, device = resolve(MIB), make_device()
     odd = replace(whole, size_classes=(256,) * 500_000 + (-1,))
-    monkeypatch.setattr("cuda_pool._api.resolve", lambda *arguments: odd)
+    monkeypatch.setattr("cuda_pool._api.resolve", lambda *arguments, **options: odd)
     before = address_space()
     for _ in range(20):
         with pytest.raises(OverflowError):
