@@ -344,7 +344,8 @@ PROGRAMS = {"steps": STEPS, "name": st.sampled_from(sorted(ALL_POOLS)),
 
 def run_program(workers, steps, name, seed, kinds, pool_settings, prepare=lambda pool: None):
     capacity, more = ALL_POOLS[name]
-    with sim.Device("16MiB", seed=seed, granularity="4KiB") as device, cp.Pool(capacity, device=device, **more, **pool_settings) as pool:
+    with (sim.Device("16MiB", seed=seed, granularity="4KiB") as device,
+          cp.Pool(capacity, device=device, **more, **pool_settings) as pool):
         prepare(pool)
         program = Program(workers, device, pool, kinds)
         program.run(steps)
