@@ -17,6 +17,7 @@ from cuda_pool._mid cimport (
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pages cimport (
     pages_counted, pages_end, pages_first, pages_has, pages_missing, pages_next, pages_suspended, pages_t)
+from cuda_pool._room cimport segment_largest_paged
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, segment_grow_mid, segment_make_slab, segment_reclaim, segment_run_order, segment_use_block,
     segment_use_run, segment_use_slot)
@@ -35,7 +36,10 @@ cdef int paging_begin(segment_t* segment, owner_t owner, size_t nbytes, size_t a
     cdef int status = begin(segment, owner, nbytes, alignment, paging)
     if status != STATUS_OUT_OF_MEMORY:
         return status
-    segment_reclaim(segment)                            # empty slabs may hold what is lacking
+    # Empty slabs may hold what is lacking. Those that would not help stay: a request that fails changes nothing.
+    if segment_largest_paged(segment) < max(round_up(nbytes, MID_UNIT), segment.granule):
+        return STATUS_OUT_OF_MEMORY
+    segment_reclaim(segment)
     return begin(segment, owner, nbytes, alignment, paging)
 
 

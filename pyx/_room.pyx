@@ -18,7 +18,7 @@ cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
     """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
-    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else largest_paged(segment), size
+    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else segment_largest_paged(segment), size
     cdef int owner, index
     for owner in range(segment.slabs.owners):
         for index in range(segment.slabs.classes):
@@ -72,13 +72,14 @@ cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t
     return run[0] != 0
 
 
-cdef size_t largest_paged(const segment_t* segment) noexcept nogil:
+cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
     """Return what can be served once all pages that no block touches are where they are needed."""
     cdef size_t available = pages_available(segment), largest = 0, start, run
     cdef uint32_t at = NO_MID
     while next_run(segment, &at, &start, &run):
         largest = max(largest, paged_part(segment, start, run, available))
-    largest = max(largest, min(longest_in_buddy(segment), available << segment.pages.shift))
+    largest = max(largest, min(longest_in_buddy(segment),
+                               round_down(available << segment.pages.shift, segment.min_block)))
     return largest if largest >= segment.granule else 0
 
 

@@ -1,0 +1,3 @@
+from typing import Any
+
+ERRORS: tuple[tuple[Any, ...], ...]
