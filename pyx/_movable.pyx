@@ -49,7 +49,8 @@ cdef class Movable:
         cdef void* ptr
         cdef uint32_t pins = self.look(&ptr)
         if pins == 0 and self.nbytes != 0:
-            raise InvalidPointerError("a movable block has an address only while it is pinned: with movable.pin() as ptr")
+            raise InvalidPointerError("a movable block has an address only while it is pinned: "
+                                      "with movable.pin() as ptr")
         return <uintptr_t>ptr
 
     @property

@@ -21,8 +21,8 @@ from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, se
 from cuda_pool._shortage cimport is_capturing, wait_for_all
 from cuda_pool._state cimport enter, enter_lock, leave, leave_lock, pool_address, pool_offset
 from cuda_pool._status cimport (
-    STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
-    STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
+    STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK,
+    STATUS_OUT_OF_MEMORY, STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
 from cuda_pool._uses cimport use_t, uses_of
 
 
