@@ -22,6 +22,7 @@ _Stream: TypeAlias = SupportsIndex | _CudaStream
 _Callback = TypeVar("_Callback", bound=Callable[[int], object])
 
 ALIGNMENT: int
+CAPACITY_MAX: int
 REUSE: tuple[str, ...]
 SUPPORTED: dict[str, tuple[str | None, ...]]
 

@@ -16,6 +16,7 @@ cdef class Buffer:
     cdef readonly bint freed
 
     cdef int release(self) except -1
+    cdef int finish(self, int status) noexcept
     cdef int require(self) except -1
     cdef int order_before(self, object stream) except -1
 

@@ -154,7 +154,7 @@ cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noe
 
 cdef inline uint32_t mid_cut_start(const mid_t* mid, const mid_block_t* block, uint32_t size, int align,
                                    uint32_t bias) noexcept nogil:
-    """Where mid_take() cuts: at the high end, but whole pages from the start of a page, as long as there are few gaps."""
+    """Where mid_take() cuts: at the high end, but whole pages from the start of a page while there are few gaps."""
     cdef uint32_t start = aligned_start(block.offset + block.size - size, align, bias), whole
     if mid.pages == NULL or size & (page_units(mid.pages) - 1):
         return start

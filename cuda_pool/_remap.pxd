@@ -9,7 +9,7 @@ from cuda_pool._state cimport pool_t
 cdef int remap_reserve(pool_t* pool) noexcept nogil
 # Get the first pieces of memory and map them where blocks are placed first.
 cdef int remap_fill(pool_t* pool, uint32_t count) noexcept nogil
-# Serve a request that nothing ready serves by giving some place its pages; where those that are there are not enough, by
+# Serve a request that nothing ready serves by giving some place its pages; where those that are there are too few, by
 # getting more, but while others are waited for rather (`may_grow` is False) only up to a share of the peak. Called with
 # `slow` held, and never while the stream is captured. STATUS_OUT_OF_MEMORY, and nothing changed, where there are not
 # enough; on an error of the driver pages may have moved, and nothing is lost.

@@ -141,7 +141,8 @@ cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexc
 # not made into a slab, since the host has no memory, is given back.
 cdef int segment_make_slab(segment_t* segment, owner_t owner, int size_class, uint32_t block, uint32_t run,
                            size_t nbytes, uint32_t* slab) noexcept nogil
-cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset, size_t* used) noexcept nogil
+cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
+                            size_t* used) noexcept nogil
 cdef void segment_use_run(segment_t* segment, uint32_t run, uint32_t units, size_t nbytes, size_t* offset,
                           size_t* used) noexcept nogil
 cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, size_t nbytes, size_t* offset,

@@ -119,7 +119,7 @@ ctypedef struct pool_t:
     int heaps_held                  # by enter()
     segment_t segment
     learn_t learn
-    void* region                    # the one that the pool opened with, as cudaMalloc or cuMemAddressReserve returned it
+    void* region                    # the one that it opened with, as cudaMalloc or cuMemAddressReserve returned it
     size_t range_bytes              # of that one; with virtual backing these are addresses
     regions_t regions               # of none where pages move
     size_t capacity                 # bytes that it may hold

@@ -783,8 +783,8 @@ def _page(device):
     """Return the bytes of a page of a device that has virtual memory."""
     page = device.granularity
     if page == 0:
-        raise ValueError(f"{device!r} has no virtual memory, or its driver lacks a call for it: backing='virtual' needs "
-                         "that; backing='malloc' does not")
+        raise ValueError(f"{device!r} has no virtual memory, or its driver lacks a call for it: backing='virtual' "
+                         "needs that; backing='malloc' does not")
     return page
 
 

@@ -201,7 +201,8 @@ cdef int ask_event(pool_t* pool, cudaStream_t stream, cudaEvent_t* event) noexce
         return status
     event[0] = spare_event(pool)
     if event[0] == NULL:
-        status = ask_count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming), UPSTREAM_EVENT_CREATE)
+        status = ask_count(pool, pool.driver.cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                           UPSTREAM_EVENT_CREATE)
     if status == STATUS_OK:
         status = ask_count(pool, pool.driver.cudaEventRecord(event[0], stream), UPSTREAM_EVENT_RECORD)
         if status != STATUS_OK:

@@ -7,7 +7,9 @@ from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
 from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
-from cuda_pool._pool cimport pool_free_async_as, pool_size_of, pool_stream_wait, pool_try_free_async_as
+from cuda_pool._pool cimport (
+    pool_free_async_as, pool_release, pool_size_of, pool_stream_wait, pool_try_free_async_as)
+from cuda_pool._relaxed cimport get_flag
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._stream cimport stream_handle
@@ -137,14 +139,13 @@ cdef class Buffer:
 
         What an exception would say goes to sys.unraisablehook.
         """
-        cdef int status = STATUS_OK
-        if not self.freed and self.address != NULL:
-            status = pool_try_free_async_as(self.pool, self.address, &self.stream)
+        cdef int status
+        if self.freed or self.address == NULL:
+            return
+        status = pool_try_free_async_as(self.pool, self.address, &self.stream)
         if driver_is_shut():
             return
-        if status == STATUS_WOULD_WAIT:
-            with nogil:
-                status = pool_free_async_as(self.pool, self.address, &self.stream)
+        status = self.finish(status)
         if status != STATUS_CLOSED and status != STATUS_FORKED:
             status_raise(self.pool, status, self.nbytes, <size_t>self.address)
 
@@ -153,15 +154,22 @@ cdef class Buffer:
         if self.freed:
             return 0
         self.freed = True                       # at once: another thread may come while this one waits without the GIL
-        status = pool_try_free_async_as(self.pool, self.address, &self.stream)
-        if status == STATUS_WOULD_WAIT:
-            with nogil:
-                status = pool_free_async_as(self.pool, self.address, &self.stream)
+        status = self.finish(pool_try_free_async_as(self.pool, self.address, &self.stream))
         if status != STATUS_OK and status != STATUS_CLOSED:     # a closed pool took everything back
             self.freed = False
             status_raise(self.pool, status, self.nbytes, <size_t>self.address)
         self.address = NULL
         return 0
+
+    cdef int finish(self, int status) noexcept:
+        """Do what the free had to leave to the driver."""
+        if status == STATUS_WOULD_WAIT:
+            with nogil:
+                status = pool_free_async_as(self.pool, self.address, &self.stream)
+        elif self.address != NULL and get_flag(&self.pool.release_due):
+            with nogil:
+                pool_release(self.pool)
+        return status
 
     cdef int require(self) except -1:
         """Raise InvalidPointerError unless the memory is still there."""

@@ -62,13 +62,20 @@ cdef inline bint has_regions(const pool_t* pool) noexcept nogil:
 
 cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil:
     """Up to a share of the peak, memory that streams have to themselves is cheaper than waits again and again."""
-    cdef size_t needed = bytes_needed(pool, nbytes, alignment), high = 0, requested_high = 0
-    if not has_regions(pool) or needed == 0 or enter(pool) != STATUS_OK:
+    cdef size_t needed = bytes_needed(pool, nbytes, alignment)
+    if not has_regions(pool) or needed == 0:
         return False
+    return pool.reserved + needed <= min(pool.capacity, share_of_peak(pool, needed))
+
+
+cdef size_t share_of_peak(pool_t* pool, size_t needed) noexcept nogil:
+    """Bytes up to which a pool that needs so many more grows as it likes."""
+    cdef size_t high = 0, requested_high = 0
+    enter_all(pool)
     segment_highs(&pool.segment, &high, &requested_high)
     high = max(high, segment_total(&pool.segment).used + needed)
-    leave(pool)
-    return pool.reserved + needed <= min(pool.capacity, WAIT_SHARE * high)
+    leave_all(pool)
+    return WAIT_SHARE * high
 
 
 cdef bint growth_could_help(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment) noexcept nogil:
@@ -82,23 +89,27 @@ cdef bint growth_could_help(pool_t* pool, owner_t owner, size_t nbytes, size_t a
 
 cdef int growth_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
                       int* status) noexcept nogil:
-    """The usual step; if it is refused, exactly what is needed; if that is, too, in exchange for idle regions."""
-    cdef size_t needed = bytes_needed(pool, nbytes, alignment), returned = 0, step
+    cdef size_t needed = bytes_needed(pool, nbytes, alignment), returned = 0
     cdef int fault
     if not has_regions(pool) or needed == 0 or needed > pool.capacity or not may_call(pool, owner):
         return STATUS_OK
-    if pool.reserved + needed > pool.capacity:
-        fault = make_room(pool, pool.reserved + needed - pool.capacity, &returned)
-        if fault != STATUS_OK or pool.reserved + needed > pool.capacity:
-            return fault
-    step = usual_step(pool, needed)
-    fault = grow(pool, step, owner, nbytes, alignment, ptr, status)
+    fault = make_room(pool, needed, &returned)
+    if fault == STATUS_OK and pool.reserved + needed <= pool.capacity:
+        fault = grow_somehow(pool, needed, owner, nbytes, alignment, ptr, status, &returned)
+    if status[0] == STATUS_OUT_OF_MEMORY and returned != 0:
+        take_back(pool, returned)
+    return fault
+
+
+cdef int grow_somehow(pool_t* pool, size_t needed, owner_t owner, size_t nbytes, size_t alignment, void** ptr,
+                      int* status, size_t* returned) noexcept nogil:
+    """The usual step; if it is refused, exactly what is needed; if that is, too, in exchange for idle regions."""
+    cdef size_t step = usual_step(pool, needed)
+    cdef int fault = grow(pool, step, owner, nbytes, alignment, ptr, status)
     if fault == STATUS_OK and status[0] == STATUS_OUT_OF_MEMORY and step > needed:
         fault = grow(pool, needed, owner, nbytes, alignment, ptr, status)
     if fault == STATUS_OK and status[0] == STATUS_OUT_OF_MEMORY:
-        fault = exchange(pool, needed, owner, nbytes, alignment, ptr, status, &returned)
-    if status[0] == STATUS_OUT_OF_MEMORY and returned != 0:
-        take_back(pool, returned)
+        fault = exchange(pool, needed, owner, nbytes, alignment, ptr, status, returned)
     return fault
 
 
@@ -123,9 +134,20 @@ cdef size_t usual_step(const pool_t* pool, size_t needed) noexcept nogil:
     return max(needed, min(step, pool.capacity - pool.reserved))
 
 
-cdef int make_room(pool_t* pool, size_t wanted, size_t* returned) noexcept nogil:
-    """Give idle regions back if that frees so many bytes; else none."""
-    return give_back(pool, wanted, returned) if idle_bytes(pool) >= wanted else STATUS_OK
+cdef int make_room(pool_t* pool, size_t needed, size_t* returned) noexcept nogil:
+    """Give idle regions back where the limit asks for it and they are enough, and what exceeds the share of the peak.
+
+    Sizes that grow slowly would otherwise leave a region behind for each of them.
+    """
+    cdef size_t share
+    cdef int fault
+    if pool.reserved + needed > pool.capacity and idle_bytes(pool) < pool.reserved + needed - pool.capacity:
+        return STATUS_OK
+    share = min(share_of_peak(pool, needed), pool.capacity)
+    if pool.reserved + needed <= share:
+        return STATUS_OK
+    fault = see_what_is_done(pool)
+    return give_back(pool, pool.reserved + needed - share, returned) if fault == STATUS_OK else fault
 
 
 cdef int exchange(pool_t* pool, size_t needed, owner_t owner, size_t nbytes, size_t alignment, void** ptr, int* status,

@@ -54,7 +54,8 @@ cdef int begin(segment_t* segment, owner_t owner, size_t nbytes, size_t alignmen
     return status
 
 
-cdef int begin_slab(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, paging_t* paging) noexcept nogil:
+cdef int begin_slab(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
+                    paging_t* paging) noexcept nogil:
     """Find a place for a slab of the size that demand asks for or, where there are not enough pages, of half that."""
     cdef int size_class = slabs_class(&segment.slabs, nbytes, alignment), status = STATUS_OUT_OF_MEMORY
     cdef size_t size, wanted

@@ -49,7 +49,7 @@ from cuda_pool._status cimport (
 from cuda_pool._uses cimport uses_destroy
 
 cdef enum:
-    RANGE_SHARE = 4                 # addresses of a virtual pool in relation to its capacity: see docs/internals/virtual.md
+    RANGE_SHARE = 4                 # addresses for each byte that a virtual pool may hold: see docs/internals/virtual
     RANGE_BITS = 40                 # and fewer than 2**40: the mid tier counts units of 2**8 bytes in 32 bits
 
 
@@ -174,7 +174,7 @@ cdef bint shut_down(pool_t* pool) noexcept nogil:
     leave_all(pool)
     spare_all_events(pool)
     lock_release(&pool.slow)
-    segment_close(&pool.segment)    # threads may be about to look whose slot an address is: pool_destroy() does the rest
+    segment_close(&pool.segment)    # others may be about to look whose slot an address is: pool_destroy() does the rest
     order_destroy(&pool.order)
     helds_destroy(&pool.helds)
     uses_destroy(&pool.uses)

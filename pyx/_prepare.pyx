@@ -9,7 +9,7 @@ from cuda_pool._slab cimport NO_SLAB, SLAB_BYTES_MAX, demand_of, slabs_of, slabs
 from cuda_pool._status cimport STATUS_OK
 
 cdef enum:
-    READY_SHARE = 2                 # peaks of classes need not come together: so much of a segment is made ready at most
+    READY_SHARE = 2                 # peaks of classes need not come together: so much of it is made ready at most
 
 
 cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil:

@@ -14,15 +14,15 @@ from cuda_pool._driver cimport (
     CUmemGenericAllocationHandle, cudaErrorMemoryAllocation, device_enter_context, device_leave, memory_of)
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._pages cimport (
-    pages_created, pages_end, pages_has, pages_next, pages_opened, pages_placed, pages_released, pages_spare, pages_suspended,
-    pages_t, pages_taken)
+    pages_created, pages_end, pages_has, pages_next, pages_opened, pages_placed, pages_released, pages_spare,
+    pages_suspended, pages_t, pages_taken)
 from cuda_pool._paging cimport (
     paging_begin, paging_destroy, paging_end, paging_free_pages, paging_t, paging_undo)
 from cuda_pool._segment cimport segment_highs, segment_total
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_MEM_ADDRESS_FREE, UPSTREAM_MEM_ADDRESS_RESERVE, UPSTREAM_MEM_CREATE,
-    UPSTREAM_MEM_MAP, UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE, WAIT_SHARE,
-    enter, enter_all, leave_all, pool_address)
+    UPSTREAM_MEM_MAP, UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE,
+    WAIT_SHARE, enter, enter_all, leave_all, pool_address)
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, status_code, status_cuda)
 
@@ -177,8 +177,8 @@ cdef int open_pages(pool_t* pool, uint32_t first, uint32_t end) noexcept nogil:
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     while at < end:
         last = pages_next(pages.ready, at, end, True)
-        status = ask_count(pool, pool.driver.cuMemSetAccess(address_of(pool, at), page_bytes(pool) * (last - at), &access,
-                                                            1), UPSTREAM_MEM_SET_ACCESS)
+        status = ask_count(pool, pool.driver.cuMemSetAccess(address_of(pool, at), page_bytes(pool) * (last - at),
+                                                            &access, 1), UPSTREAM_MEM_SET_ACCESS)
         if status != STATUS_OK:
             return status
         lock_acquire(&pool.lock)
@@ -236,8 +236,8 @@ cdef int release_spares(pool_t* pool, uint32_t most, uint32_t* gone) noexcept no
 
 
 cdef int remap_release(pool_t* pool) noexcept nogil:
-    """Wait for all work, as cudaFree does of itself. After that go on where something fails, so that as much as possible is
-    given back; the first failure is the result.
+    """Wait for all work, as cudaFree does of itself. After that go on where something fails, so that as much as can be
+    is given back; the first failure is the result.
     """
     cdef pages_t* pages = &pool.segment.pages
     cdef uint32_t at = 0, gone = 0

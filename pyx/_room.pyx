@@ -46,7 +46,7 @@ cdef size_t longest_in_mid(const segment_t* segment) noexcept nogil:
 
 
 cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t* run) noexcept nogil:
-    """Find the next run of bytes that are free, held or in empty slabs: of the mid tier, the first with what is below it.
+    """Find the next run of bytes that are free, held or in empty slabs, in the mid tier; the first with what is below it.
 
     `at` is the block behind the one before, NO_MID at first; False where there is none.
     """

@@ -226,7 +226,8 @@ cdef bint is_worth_asking(pool_t* pool, owner_t owner) noexcept nogil:
     cdef const stream_t* stream = &pool.order.stream[owner]
     cdef bint worth
     lock_acquire(&pool.lock)
-    worth = pool.order.captures == 0 and is_left(pool, owner, NOBODY, pool.order.batch, True) and may_record(stream, False)
+    worth = (pool.order.captures == 0 and is_left(pool, owner, NOBODY, pool.order.batch, True)
+             and may_record(stream, False))
     lock_release(&pool.lock)
     return worth
 

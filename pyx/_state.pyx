@@ -40,7 +40,8 @@ cdef int alloc_shared_locked(pool_t* pool, owner_t owner, size_t nbytes, size_t 
     cdef int status
     order_view(&pool.order, owner, &view)
     status = segment_alloc_shared(&pool.segment, &view, nbytes, alignment, &offset, &used)
-    set_u32(&pool.order.stream[owner].freed, pool.order.batch)      # what became its own and is left counts as freed on it
+    # What became its own and is left counts as freed on it.
+    set_u32(&pool.order.stream[owner].freed, pool.order.batch)
     if status != STATUS_OK:
         return status
     ptr[0] = pool_address(pool, offset)

@@ -150,6 +150,25 @@ def test_what_is_expected_falls_by_halves_and_the_slabs_go_back(pool):
     assert expected[-1] < 200 and sum(slots(pool, 1024)[:2]) < 600
 
 
+def test_slabs_of_a_class_that_is_not_used_any_more_go_back(pool):
+    wave(pool, 1024, 1000)
+    for _ in range(12):
+        _testing.end_period(pool)
+        wave(pool, 4096, 20)                # the first slab that is taken in use lets the pool look
+    assert slots(pool, 1024)[2] < 16 and slots(pool, 1024)[1] < 64
+
+
+def test_a_slab_is_made_as_large_as_what_is_expected(make_device):
+    """Where ready slabs went back for want of memory, so that none are prepared."""
+    with cp.Pool("8MiB", device=make_device("64MiB"), growth="predictive") as pool:
+        wave(pool, 1024, 900)
+        pool.free(pool.alloc("8MiB"))
+        assert slots(pool, 1024)[:2] == (0, 0)
+        ptr = pool.alloc(1024)
+        assert slots(pool, 1024)[0] >= 900
+        pool.free(ptr)
+
+
 def test_slabs_are_prepared_for_the_next_period(make_device):
     """After a shortage took them, and a whole period without one."""
     with cp.Pool("8MiB", device=make_device("64MiB"), growth="predictive") as pool:
@@ -172,6 +191,19 @@ def test_a_period_is_an_iteration(pool):
         ptrs = [pool.alloc(20_000) for _ in range(300)]
         for ptr in ptrs:
             pool.free(ptr)
+
+
+def test_a_period_ends_by_a_rise_from_its_lowest_point(pool):
+    ptrs = [pool.alloc(20_000) for _ in range(300)]
+    for left in (140, 10):
+        while len(ptrs) > left:
+            pool.free(ptrs.pop())
+        ptrs.append(pool.alloc(20_000))     # where the pool looks
+    assert _testing.learned(pool, 0)["periods"] == 0
+    ptrs += [pool.alloc(20_000) for _ in range(160)]
+    assert _testing.learned(pool, 0)["periods"] == 1
+    for ptr in ptrs:
+        pool.free(ptr)
 
 
 def test_short_waves_are_one_period(pool):

@@ -455,3 +455,50 @@ def test_colours_spread_the_first_slots():
 def test_without_colouring_slots_start_at_the_slab():
     slabs = Slabs([5120])
     assert [slabs.take(slabs.make(0, number << 20, 5120 + 4000), 1) for number in range(3)] == [0, 1 << 20, 2 << 20]
+
+
+def test_slots_of_a_ready_slab_wait_for_the_last_free_in_it():
+    """They count as never handed out, but not as free before that."""
+    slabs = Slabs((256,))
+    slab = slabs.make(0, 0, 2048, owner=1, batch=1)
+    offset = slabs.take(slab, 100)
+    slabs.note_batch(slab, slabs.slot(slab, offset), 5)
+    assert not slabs.give_back(slab, slabs.slot(slab, offset))
+    slabs.shelve(slab)
+    slabs.check()
+    assert slabs.available(0, owner=1) is None and slabs.ready(0, owner=1) == slab
+    record = slabs.slab(slab)
+    assert (record["fresh"], record["birth"], record["batch"]) == (0, 5, 5)
+    slabs.activate(slab)
+    assert slabs.take_allowed(slab, 2, 6, {1: 4}, 100) is None
+    assert slabs.take_allowed(slab, 2, 6, {1: 5}, 100) == 0
+    slabs.check()
+
+
+@effort(40)
+@given(slots=st.lists(st.integers(0, 300), min_size=1, max_size=12))
+def test_what_is_expected_is_the_weighted_peak(slots):
+    """Of periods in which a class had so many slots; empty slabs are ready in between."""
+    slabs, expected, at = Slabs((256,)), 0, 0
+    for period, count in enumerate(slots, start=1):
+        taken = []
+        for _ in range(count):
+            slab = slabs.available(0)
+            if slab is None:
+                slab = slabs.ready(0)
+                if slab is None:
+                    at += 1
+                    slab = slabs.make(0, at * SPACING, slabs.wanted(0))
+                else:
+                    slabs.activate(slab)
+            taken.append((slab, slabs.slot(slab, slabs.take(slab, 256))))
+        assert slabs.demand(0)["active"] >= count
+        for slab, slot in taken:
+            slabs.give_back(slab, slot)
+        for slab in {slab for slab, _ in taken}:
+            slabs.shelve(slab)
+        slabs.check()
+        slabs.pass_periods(period)
+        expected = count if count >= expected else (expected + count) // 2
+        assert slabs.demand(0)["expected"] == expected
+    assert slabs.demand(0)["highest"] == max(slots)

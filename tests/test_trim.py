@@ -237,6 +237,20 @@ def test_release_threshold_of_zero_gives_all_back(make_growing, device):
     assert pool.stats().reserved == 0
 
 
+@pytest.mark.parametrize("how", ["free", "with", "drop"])
+def test_release_threshold_and_buffers(make_growing, device, how):
+    pool = make_growing("1MiB", release_threshold=0)
+    buffer = pool.buffer(MIB)
+    if how == "free":
+        buffer.free()
+    elif how == "with":
+        with buffer:
+            pass
+    else:
+        del buffer
+    assert pool.stats().reserved == 0 and device.live == {}
+
+
 def test_a_fault_while_memory_is_given_back_by_itself(make_growing, device):
     pool = make_growing("1MiB", release_threshold=0)
     ptr = pool.alloc(MIB)

@@ -170,7 +170,7 @@ def test_what_is_said_to_be_free_can_be_had(device, settings):
 
 
 def test_case_16_no_creep(device, pool):
-    """The same 10,000 events fifty times need no more memory and no more addresses, nor more calls from some round on."""
+    """The same 10,000 events fifty times need no more memory, nor more calls from some round on."""
     rng = random.Random(2)
     events, live = [], []
     for turn in range(5000):

@@ -15,7 +15,7 @@ def add_to(commands):
     parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
     parser.add_argument("--capacity", metavar="SIZE", type=output.size,
                         help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
-    parser.add_argument("--backing", default="malloc", help="where the region comes from (default: malloc)")
+    parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc or virtual (default: malloc)")
     parser.add_argument("--growth", help="static (default); dynamic: it begins with 2 MiB; or predictive, which is the "
                                          "default with --profile")
     parser.add_argument("--profile", metavar="FILE", help="what an earlier run needed: the pool begins with that")
