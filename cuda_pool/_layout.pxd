@@ -15,8 +15,8 @@ ctypedef struct wanting_t:
     uint32_t batch
     int count                       # of the owners
 
-# Note what lies in the region, taking `lock` for some blocks at a time, and find out what can be reached. `kept` are the
-# movable blocks that cannot be moved now. A status.
+# Note what lies in the regions, taking `lock` for some blocks at a time, and find out what can be reached. `kept` are
+# the movable blocks that cannot be moved now. A status.
 cdef int layout_read(pool_t* pool, plan_t* plan, size_t* kept) noexcept nogil
 
 # The rest with `lock` held. Places are in units of the mid tier.

@@ -116,8 +116,8 @@ cdef uint32_t mid_find_any(const mid_t* mid, owner_t owner, uint32_t size, int a
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil
-# Take exactly `size` units from `start` on out of free blocks that the view allows: the block, as one of the asker's, or
-# NO_MID. `near` is any block that starts at or below `start`. Needs two reserved records.
+# Take exactly `size` units from `start` on out of free blocks that the view allows: the block, as one of the asker's,
+# or NO_MID. `near` is any block that starts at or below `start`. Needs two reserved records.
 cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
                              mid_state_t state) noexcept nogil
 cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil

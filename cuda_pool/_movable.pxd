@@ -16,6 +16,7 @@ cdef class Movable:
     cdef readonly bint freed
 
     cdef int release(self) except -1
+    cdef int finish(self, int status) noexcept
     cdef int require(self) except -1
     cdef uint32_t look(self, void** ptr) except? 0
     cdef size_t take(self, object stream) except? 0

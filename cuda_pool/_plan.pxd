@@ -26,8 +26,8 @@ ctypedef struct gap_t:
     uint32_t above                  # the piece above it
 
 # The range is [low, high); moves end in [floor, high). A gap below the floor that does not touch it is worth as much as
-# the largest block in it that the buddy tier could make. Pieces stand in the order of addresses from index 1 on, between
-# two that stand for the ends of the range.
+# the largest block in it that the buddy tier could make. Pieces stand in the order of addresses from index 1 on,
+# between two that stand for the ends of the range.
 ctypedef struct plan_t:
     uint32_t low
     uint32_t floor

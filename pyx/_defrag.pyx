@@ -33,7 +33,10 @@ cdef enum:
 
 
 cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
-    cdef int status, round
+    cdef int status = enter_lock(pool), round
+    if status != STATUS_OK:
+        return status
+    leave_lock(pool)
     memset(report, 0, sizeof(defrag_report_t))
     pass_begin(pool)
     status = survey(pool, &report.before)

@@ -8,6 +8,9 @@ from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pin cimport (
     pin_drop, pin_free, pin_look, pin_take, pin_take_on, pin_try_free, pin_try_take)
+from cuda_pool._pool cimport pool_release
+from cuda_pool._relaxed cimport get_flag
+from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_CLOSED, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_OK, STATUS_WOULD_WAIT)
 
@@ -49,7 +52,8 @@ cdef class Movable:
         cdef void* ptr
         cdef uint32_t pins = self.look(&ptr)
         if pins == 0 and self.nbytes != 0:
-            raise InvalidPointerError("a movable block has an address only while it is pinned: with movable.pin() as ptr")
+            raise InvalidPointerError("a movable block has an address only while it is pinned: "
+                                      "with movable.pin() as ptr")
         return <uintptr_t>ptr
 
     @property
@@ -138,14 +142,13 @@ cdef class Movable:
 
         What an exception would say goes to sys.unraisablehook.
         """
-        cdef int status = STATUS_OK
-        if not self.freed:
-            status = pin_try_free(self.pool, self.record)
+        cdef int status
+        if self.freed:
+            return
+        status = pin_try_free(self.pool, self.record)
         if driver_is_shut():
             return
-        if status == STATUS_WOULD_WAIT:
-            with nogil:
-                status = pin_free(self.pool, self.record)
+        status = self.finish(status)
         if status != STATUS_CLOSED and status != STATUS_FORKED:
             status_raise(self.pool, status, self.nbytes, 0)
 
@@ -154,14 +157,21 @@ cdef class Movable:
         if self.freed:
             return 0
         self.freed = True                       # at once: another thread may come while this one waits without the GIL
-        status = pin_try_free(self.pool, self.record)
-        if status == STATUS_WOULD_WAIT:
-            with nogil:
-                status = pin_free(self.pool, self.record)
+        status = self.finish(pin_try_free(self.pool, self.record))
         if status != STATUS_OK and status != STATUS_CLOSED:     # a closed pool took everything back
             self.freed = False
             status_raise(self.pool, status, self.nbytes, 0)
         return 0
+
+    cdef int finish(self, int status) noexcept:
+        """Do what the free had to leave to the driver."""
+        if status == STATUS_WOULD_WAIT:
+            with nogil:
+                status = pin_free(self.pool, self.record)
+        elif get_flag(&self.pool.release_due):
+            with nogil:
+                pool_release(self.pool)
+        return status
 
     cdef int require(self) except -1:
         cdef void* ptr

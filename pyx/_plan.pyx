@@ -357,7 +357,8 @@ cdef void pack(plan_t* plan, const stretch_t* stretch) noexcept nogil:
         piece = largest_fitting(plan, plan.piece[above].offset - start)
         target = 0
         if piece != 0:
-            target = aligned_start(plan.piece[above].offset - plan.piece[piece].needs, plan.piece[piece].align, plan.bias)
+            target = aligned_start(plan.piece[above].offset - plan.piece[piece].needs, plan.piece[piece].align,
+                                   plan.bias)
         if piece != 0 and start <= target < plan.piece[above].offset:
             put(plan, piece, target, above)
         elif not (is_worthwhile(plan, below, above) and make_way(plan, stretch, below)):

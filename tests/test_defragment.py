@@ -198,6 +198,44 @@ def test_blocks_of_the_buddy_tier_move_up(make_pool):
     assert report.after.largest_free >= 0.95 * report.after.free
 
 
+# Regions
+
+@pytest.mark.parametrize("reuse", REUSE)
+def test_blocks_move_between_regions(make_device, reuse):
+    """No free piece is larger than a region; one that is emptied can be given back."""
+    device = make_device("64MiB")
+    with cp.Pool("4MiB", device=device, growth="dynamic", max_capacity="32MiB", reuse=reuse) as pool:
+        streams = [device.stream(), device.stream(blocking=False)]
+        blocks = [pool.movable(512 * KIB, streams[number % 2]) for number in range(48)]
+        for number, block in enumerate(blocks):
+            filled(device, block, number)
+        regions = len(device.live)
+        assert regions > 2
+        for number in range(48):
+            if number % 4:
+                blocks[number].free()
+        pool.check()
+        report = pool.defragment()
+        pool.check()
+        assert report.moved_blocks and report.after.largest_free > report.before.largest_free
+        assert pool.trim() > 0 and len(device.live) < regions
+        pool.check()
+        for number in range(0, 48, 4):
+            verify(device, blocks[number], number)
+
+
+def test_a_pool_that_may_grow_does_so_before_it_moves(make_device):
+    device = make_device("64MiB")
+    with cp.Pool("8MiB", device=device, growth="dynamic", max_capacity="12MiB") as pool:
+        kept = checkerboard(pool, 8)
+        pool.free(pool.alloc("4MiB"))
+        assert pool.stats().grow_count == 1 and pool.stats().defrag_count == 0
+        large = pool.alloc(pool.stats().largest_free)
+        pool.free(pool.alloc("4MiB"))
+        assert pool.stats().defrag_count == 1 and kept
+        pool.free(large)
+
+
 # By itself
 
 def checkerboard(pool, count, nbytes=MIB, stream=0):
@@ -290,7 +328,8 @@ def test_not_on_a_captured_stream(make_device):
 
 @pytest.mark.parametrize("name, bad, error", [
     ("defrag_threshold", 0, ValueError), ("defrag_interval", -1, ValueError), ("defrag_interval", 1.5, TypeError),
-    ("defrag_threshold", "8", TypeError), ("defrag_interval", True, TypeError), ("defrag_interval", 1 << 64, ValueError)])
+    ("defrag_threshold", "8", TypeError), ("defrag_interval", True, TypeError),
+    ("defrag_interval", 1 << 64, ValueError)])
 def test_settings_that_are_refused(make_device, name, bad, error):
     device = make_device()
     with pytest.raises(error, match=f"{name} is an int of at least 1, or None"):
@@ -440,6 +479,10 @@ def test_two_passes_at_once_and_a_close(make_device):
 
 
 # Random programs
+
+GROWING = {"grows": ("2MiB", {"growth": "dynamic", "max_capacity": "12MiB"}),
+           "grows_at_random": ("1MiB", {"growth": "dynamic", "max_capacity": "9MiB", "release_threshold": "2MiB",
+                                        "mid_max": "1MiB"})}
 
 class Step(NamedTuple):
     name: str
@@ -599,7 +642,8 @@ class Program:
         self.pool.defragment()
         self.pool.check()
         stats = self.pool.stats()
-        assert stats.used == stats.pending == 0 and stats.largest_free == stats.free
+        assert stats.used == stats.pending == 0
+        assert stats.largest_free == stats.free or self.pool.stats().grow_count != 0
         self.device.synchronize()
         self.pool.close()
         assert self.device.calls["cudaEventCreateWithFlags"] == self.device.calls["cudaEventDestroy"]
@@ -609,18 +653,20 @@ class Program:
 
 def distinct(kinds):
     """Leave out the second of two default streams that are one."""
-    return [kind for number, kind in enumerate(kinds) if kind not in kinds[:number] or not kind.startswith(("leg", "per"))]
+    return [kind for number, kind in enumerate(kinds)
+            if kind not in kinds[:number] or not kind.startswith(("legacy", "per thread"))]
 
 
 @pytest.mark.parametrize("reuse", REUSE)
 @pytest.mark.parametrize("by_itself", [{}, {"defrag_interval": 3}, {"defrag_threshold": 4}], ids=str)
 def test_programs_do_not_race_and_keep_their_data(reuse, by_itself):
     @effort(120)
-    @given(steps=STEPS, name=st.sampled_from(sorted(POOLS)), seed=st.sampled_from([None, 0, 1, 2, 3]),
+    @given(steps=STEPS, name=st.sampled_from(sorted(POOLS) + 3 * sorted(GROWING)),
+           seed=st.sampled_from([None, 0, 1, 2, 3]),
            kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=4).map(distinct))
     def try_one(steps, name, seed, kinds):
-        capacity, more = POOLS[name]
-        with sim.Device("16MiB", seed=seed) as device:
+        capacity, more = {**POOLS, **GROWING}[name]
+        with sim.Device("32MiB", seed=seed) as device:
             with cp.Pool(capacity, device=device, reuse=reuse, **more, **by_itself) as pool:
                 Program(device, pool, kinds).run(steps)
 

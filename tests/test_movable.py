@@ -303,7 +303,8 @@ def test_a_move_comes_after_the_work_and_before_later_work(make_device, home, bl
     with cp.Pool("8MiB", device=device) as pool:
         stream = device.stream(blocking=blocking)
         name = HOMES[home](pool, stream)
-        lane = {"legacy": device.default_stream(), "per thread": device.default_stream(per_thread=True)}.get(home, stream)
+        defaults = {"legacy": device.default_stream(), "per thread": device.default_stream(per_thread=True)}
+        lane = defaults.get(home, stream)
         blocks = holes(pool, stream=name)
         for value, block in enumerate(blocks):
             with block.pin() as ptr:
