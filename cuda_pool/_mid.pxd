@@ -154,12 +154,24 @@ cdef inline uint32_t aligned_start(uint32_t start, int align, uint32_t bias) noe
 
 cdef inline uint32_t mid_cut_start(const mid_t* mid, const mid_block_t* block, uint32_t size, int align,
                                    uint32_t bias) noexcept nogil:
-    """Where mid_take() cuts: at the high end, but whole pages from the start of a page while there are few gaps."""
-    cdef uint32_t start = aligned_start(block.offset + block.size - size, align, bias), whole
-    if mid.pages == NULL or size & (page_units(mid.pages) - 1):
+    """Where mid_take() cuts: at the high end, but whole pages from the start of a page while there are few gaps, and at
+    the low end if pages are there only.
+    """
+    cdef uint32_t start = aligned_start(block.offset + block.size - size, align, bias), low
+    if mid.pages == NULL:
         return start
-    whole = start & ~(page_units(mid.pages) - 1)
-    if whole < block.offset or mid.gaps + (start - whole) > mid.gaps_max:
+    start = whole_start(mid, block, size, start)
+    if units_missing(mid, start, size) == 0:
+        return start
+    low = block.offset + (-(block.offset + bias) & ((<uint32_t>1 << align) - 1))
+    return low if low < start and units_missing(mid, low, size) == 0 else start
+
+
+cdef inline uint32_t whole_start(const mid_t* mid, const mid_block_t* block, uint32_t size,
+                                 uint32_t start) noexcept nogil:
+    """The start of the page below, for whole pages that have room there."""
+    cdef uint32_t whole = start & ~(page_units(mid.pages) - 1)
+    if size & (page_units(mid.pages) - 1) or whole < block.offset or mid.gaps + (start - whole) > mid.gaps_max:
         return start
     return whole
 

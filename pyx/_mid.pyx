@@ -217,7 +217,8 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
     cdef mid_block_t* block = &mid.block[found]
     cdef uint32_t end = block.offset + block.size
     cdef uint32_t start = mid_cut_start(mid, block, size, align, bias)
-    cdef uint32_t gap = aligned_start(end - size, align, bias) - start
+    cdef uint32_t high = aligned_start(end - size, align, bias)
+    cdef uint32_t gap = high - start if mid.pages != NULL and start == whole_start(mid, block, size, high) else 0
     free_remove(mid, found)
     if start + size < end:
         mid_split(mid, found, start + size)

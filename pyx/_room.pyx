@@ -108,12 +108,14 @@ cdef size_t pages_within(const segment_t* segment, size_t start, size_t run) noe
 
 
 cdef size_t paged_part(const segment_t* segment, size_t start, size_t run, size_t available) noexcept nogil:
-    """Bytes at the high end of a run that its shared page there and the available pages hold."""
+    """Bytes at the high end of a run that its shared page there and the available pages hold, or its shared page at the
+    low end.
+    """
     cdef size_t page = <size_t>1 << segment.pages.shift
     cdef size_t low = round_up(start, page), high = round_down(start + run, page)
     if low >= high or high - low <= available << segment.pages.shift:
         return run
-    return start + run - high + (available << segment.pages.shift)
+    return max(start + run - high + (available << segment.pages.shift), low - start)
 
 
 cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:
