@@ -62,10 +62,10 @@ class Profile:
         High-water marks of the run, as in ``PoolStats``, in ascending order.
     allocations : int
         Allocations that the run had made.
-    streams : tuple of tuple of Slots
+    streams : tuple of tuple of cuda_pool.profile.Slots
         The size classes of each stream, in the order in which the streams appeared; the default stream is the first
         and always there. Sizes ascend.
-    larger : tuple of Blocks
+    larger : tuple of cuda_pool.profile.Blocks
         Blocks of the mid and the buddy tier, by powers of two; sizes ascend.
     settings : dict
         ``slab_max``, ``mid_max`` and ``min_block`` of the pool.
@@ -191,7 +191,7 @@ class Profile:
 
     @property
     def size_classes(self):
-        """Slots of every stream together, as a tuple of `Slots`."""
+        """Slots of every stream together, as a tuple of `cuda_pool.profile.Slots`."""
         total = {}
         for size, slots in (pair for classes in self.streams for pair in classes):
             total[size] = total.get(size, 0) + slots
