@@ -30,7 +30,7 @@ def release_memory(nbytes: _Size | None = None, device: SupportsIndex | Device |
 
 class Pool:
     def __init__(self, capacity: _Size | SupportsFloat = 0.75, device: SupportsIndex | Device = 0,
-                 backing: Literal["malloc"] = "malloc",
+                 backing: Literal["malloc", "virtual"] = "malloc",
                  growth: Literal["static", "dynamic", "predictive"] = "static",
                  max_capacity: _Size | SupportsFloat | None = None, slab_max: _Size | None = None,
                  mid_max: _Size | None = None, min_block: _Size | None = None,
