@@ -113,7 +113,7 @@ cdef int set_aside_block(segment_t* segment, uint32_t found, uint32_t size, int 
     segment.mid_paging += paging.bytes
     status = find_pages(segment, <size_t>block.offset * MID_UNIT, paging)
     if status != STATUS_OK:
-        give_back(segment, paging)
+        paging_undo(segment, paging)
     return status
 
 
@@ -139,7 +139,7 @@ cdef int begin_run(segment_t* segment, owner_t owner, size_t nbytes, size_t alig
     segment.buddy_paging += size
     status = find_pages(segment, <size_t>found << segment.min_block_shift, paging)
     if status != STATUS_OK:
-        give_back(segment, paging)
+        paging_undo(segment, paging)
     return status
 
 
@@ -237,10 +237,6 @@ cdef void put_into_use(segment_t* segment, const paging_t* paging) noexcept nogi
 
 
 cdef void paging_undo(segment_t* segment, const paging_t* paging) noexcept nogil:
-    give_back(segment, paging)
-
-
-cdef void give_back(segment_t* segment, const paging_t* paging) noexcept nogil:
     """The place is whose it was before."""
     cdef const mid_block_t* block
     if paging.tier == TIER_MID:

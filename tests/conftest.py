@@ -214,6 +214,13 @@ def make_pool(device, backing):
 
 
 @pytest.fixture
+def make_growing(device, make_pool):
+    """Function from what a pool begins with, and its limit, to a pool that grows on `device`."""
+    return lambda capacity, limit=None, **settings: make_pool(capacity, growth="dynamic", max_capacity=limit,
+                                                              **settings)
+
+
+@pytest.fixture
 def run_python(tmp_path):
     """Function that runs code in a fresh interpreter, away from the source tree, whose package is not built."""
 

@@ -451,6 +451,8 @@ REUSE = ["wait", "query", "never"]
 # Blocks of a size, and a pool that a few of them fill: from slabs, the mid tier and the buddy tier.
 SIZES = [(100, 8 << 10), (20_000, 100_000), (3 << 20, 12 << 20)]
 
+# Settings that send requests by each tier.
+ROUTES = [{}, {"mid_max": "1MiB"}, {"mid_max": 0}, {"slab_max": 0}, {"slab_max": 0, "mid_max": 0}]
 # Pools whose pages move: on devices with pages of 4 KiB and of 2 MiB, the latter with a buddy tier, too.
 VIRTUAL_POOLS = {
     "virtual": ("1MiB", {"backing": "virtual"}),

@@ -14,11 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import cuda_pool as cp
 from cuda_pool import _testing, sim
 
-from .models import GROWING, REUSE, BlocksModel, CheckedPool, comparable, effort, log_uniform
+from .models import GROWING, REUSE, ROUTES, BlocksModel, CheckedPool, comparable, effort, log_uniform
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 STEP = 2 * MIB
-ROUTES = [{}, {"mid_max": "1MiB"}, {"mid_max": 0}, {"slab_max": 0}, {"slab_max": 0, "mid_max": 0}]
 
 each_route = pytest.mark.parametrize("settings", ROUTES)
 each_reuse = pytest.mark.parametrize("reuse", REUSE)
@@ -33,13 +32,6 @@ def backing():
 @pytest.fixture
 def device(make_device):
     return make_device("512MiB")
-
-
-@pytest.fixture
-def make_growing(device, make_pool):
-    """Function from what a pool begins with, and its limit, to a pool that grows on `device`."""
-    return lambda capacity, limit=None, **settings: make_pool(capacity, growth="dynamic", max_capacity=limit,
-                                                              **settings)
 
 
 def mallocs(device):

@@ -8,10 +8,9 @@ import pytest
 
 import cuda_pool as cp
 
-from .models import REUSE, CheckedPool, comparable
+from .models import REUSE, ROUTES, CheckedPool, comparable
 
 KIB, MIB = 1 << 10, 1 << 20
-ROUTES = [{}, {"mid_max": "1MiB"}, {"mid_max": 0}, {"slab_max": 0}, {"slab_max": 0, "mid_max": 0}]
 
 each_route = pytest.mark.parametrize("settings", ROUTES)
 each_reuse = pytest.mark.parametrize("reuse", REUSE)
@@ -26,13 +25,6 @@ def backing():
 @pytest.fixture
 def device(make_device):
     return make_device("256MiB")
-
-
-@pytest.fixture
-def make_growing(make_pool):
-    """Function from what a pool begins with, and its limit, to a pool that grows on `device`."""
-    return lambda capacity, limit=None, **settings: make_pool(capacity, growth="dynamic", max_capacity=limit,
-                                                              **settings)
 
 
 def calls(device, name):
