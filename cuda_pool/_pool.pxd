@@ -5,9 +5,9 @@ from libc.stdint cimport uint32_t
 from cuda_pool._driver cimport cudaStream_t, driver_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport owner_t
-from cuda_pool._heap cimport tally_t
 from cuda_pool._segment cimport TIERS, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, pool_t, reuse_t
+from cuda_pool._tally cimport tally_t
 
 # Bytes, or counts where the name says so.
 ctypedef struct pool_stats_t:

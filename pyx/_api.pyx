@@ -18,7 +18,6 @@ from cuda_pool._capture cimport capture_make
 from cuda_pool._defrag cimport defrag_by_hand, defrag_report_t, defrag_set, room_t
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
 from cuda_pool._gate cimport status_raise
-from cuda_pool._heap cimport tally_t
 from cuda_pool._movable cimport Movable, movable_wrap
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pin cimport pin_make, pin_try_make
@@ -34,6 +33,7 @@ from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_code)
 from cuda_pool._stream cimport Streams, stream_handle
+from cuda_pool._tally cimport tally_t
 
 from cuda_pool.defrag import DefragReport, FreeSpace
 from cuda_pool.errors import OutOfMemoryError

@@ -262,7 +262,7 @@ cdef class MidLoop(Loop):
 
     def __cinit__(self, Workload workload, capacity="64GiB"):
         cdef uint32_t units = units_of(capacity, MID_UNIT)
-        if not mid_init(&self.tier, units, units) or not mid_reserve(&self.tier, 1):
+        if not mid_init(&self.tier, units, units, units) or not mid_reserve(&self.tier, 1):
             raise MemoryError("the host has no memory left for a mid tier")
         mid_extend(&self.tier, units, NOBODY, 0)
 

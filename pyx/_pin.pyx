@@ -11,6 +11,7 @@ from cuda_pool._bits cimport is_power_of_two
 from cuda_pool._defrag cimport defrag_if_due, defrag_is_due, defrag_note
 from cuda_pool._held cimport owners_add
 from cuda_pool._lock cimport lock_release
+from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
 from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
 from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
@@ -19,7 +20,7 @@ from cuda_pool._pool cimport (
     identify_ref, pool_alloc_as, pool_free_async_as, pool_try_free_async_as, slow_enter)
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing, wait_for_all
-from cuda_pool._state cimport enter, enter_lock, leave, leave_lock, pool_address, pool_offset
+from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK,
     STATUS_OUT_OF_MEMORY, STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)

@@ -15,6 +15,7 @@ from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._held cimport owners_has, owners_t
 from cuda_pool._layout cimport layout_is_free, layout_take, wanting_t
 from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
 from cuda_pool._order cimport LEGACY, order_view
@@ -22,8 +23,7 @@ from cuda_pool._owner cimport NOBODY, owner_t, view_t
 from cuda_pool._pool cimport slow_enter
 from cuda_pool._segment cimport place_t, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing
-from cuda_pool._state cimport (
-    REUSE_WAIT, enter_lock, free_async_found_locked, leave_lock, leaving_t, pool_address, pool_offset)
+from cuda_pool._state cimport REUSE_WAIT, free_async_found_locked, leaving_t, pool_address, pool_offset
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._uses cimport use_t, uses_find, uses_of, uses_remove
 

@@ -19,11 +19,11 @@ from cuda_pool._driver cimport (
     Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
 from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
 from cuda_pool._gate cimport status_raise
-from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
     owners_allowed, owners_has, owners_t)
 from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
+from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
@@ -54,9 +54,10 @@ from cuda_pool._slab cimport (
     slab_has_allowed, slab_return, slab_shelve, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available,
     slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready,
     slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake, slots_unused)
-from cuda_pool._state cimport enter_all, leave_all, pool_t
+from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+from cuda_pool._tally cimport tally_t
 from cuda_pool._uses cimport (
     use_t, uses_check, uses_destroy, uses_find, uses_forget, uses_of, uses_remove, uses_t)
 
@@ -180,7 +181,7 @@ cdef class Mid:
     cdef mid_t mid
 
     def __cinit__(self, uint32_t start, uint32_t end, bint good_fit=False):
-        if not mid_init(&self.mid, start, end):
+        if not mid_init(&self.mid, start, end, end - start):
             raise MemoryError
         self.mid.good_fit = good_fit
 
