@@ -196,6 +196,13 @@ cdef inline bint segment_is_cached(const segment_t* segment, size_t offset) noex
             and get_u64(&segment.mid.block[tag >> TAG_INDEX_SHIFT].role.live.requested) & CACHED != 0)
 
 
+cdef inline bint segment_is_last(const segment_t* segment, size_t offset) noexcept nogil:
+    """Is a block of the mid tier that starts at an offset all that is live?"""
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    return (tag & TAG_TIER == TIER_MID
+            and segment_total(segment).used == <size_t>segment.mid.block[tag >> TAG_INDEX_SHIFT].size * MID_UNIT)
+
+
 cdef inline bint segment_claim_place(segment_t* segment, const place_t* place) noexcept nogil:
     """Let no thread put a live block that was found into its cache any more; False where one just did."""
     cdef uint64_t* requested = &segment.mid.block[place.index].role.live.requested
