@@ -438,10 +438,9 @@ cdef class Pool:
                 status = pin_make(self.handle, size, align, &on, &movable.record)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            pool_excuse(self.handle)
             with nogil:
                 status = pin_make(self.handle, size, align, &on, &movable.record)
-            if status == STATUS_OK:
-                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         movable.freed = False
@@ -695,10 +694,9 @@ cdef class Pool:
                 status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            pool_excuse(self.handle)            # the second try counts for both
             with nogil:
                 status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
-            if status == STATUS_OK:
-                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         return 0
@@ -706,16 +704,17 @@ cdef class Pool:
     cdef bint relieve(self, size_t nbytes) except -1:
         """Let whoever can free something do so; whether it is worth another try."""
         cdef bint grows = self.handle.grows and nbytes <= self.handle.capacity
-        if not (grows or self.callbacks) or getattr(in_relief, "busy", False):
+        cdef tuple callbacks = self.callbacks           # one of them may take itself back
+        if not (grows or callbacks) or getattr(in_relief, "busy", False):
             return False
         in_relief.busy = True
         try:
             returned = _release(nbytes, self.device, self) if grows else 0
-            for callback in self.callbacks:
+            for callback in callbacks:
                 callback(nbytes)
         finally:
             in_relief.busy = False
-        return returned != 0 or len(self.callbacks) != 0
+        return returned != 0 or len(callbacks) != 0
 
 
 cdef object hand_out(Pool pool, void* ptr):
