@@ -245,6 +245,9 @@ cdef class Pool:
         ------
         InvalidPointerError
             `ptr` is not a live block's address; the message says why. The pool is unharmed.
+        ValueError
+            The pool overwrites what is freed (`scrub`), and a capture is under way that forbids it; the block is still
+            live.
         """
         cdef size_t address = any_address(ptr)
         cdef int status = pool_try_free(self.handle, <void*>address)
@@ -278,6 +281,8 @@ cdef class Pool:
             As for ``free``.
         CudaError
             The driver was asked which stream a plain handle names now, and failed; the block is still live.
+        ValueError
+            As for ``free``, where the capture forbids to queue that on `stream`.
         """
         cdef size_t address = any_address(ptr)
         cdef stream_ref_t on = self.legacy
