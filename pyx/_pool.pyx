@@ -43,7 +43,8 @@ from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
 from cuda_pool._seat cimport load_u32, seat_find, seat_leave, seat_make, seat_t
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,
-    segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_live, segment_is_upper, segment_metadata,
+    segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_live,
+    segment_is_upper, segment_metadata,
     segment_note_highs, segment_pending, segment_tally, segment_total)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
