@@ -293,7 +293,7 @@ cdef int trim_pages(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
     settle_locked(pool)
     segment_reclaim(&pool.segment)
     leave_all(pool)
-    fault = remap_trim(pool, pages_end(&pool.segment.pages, keep) if keep != 0 else 0, &gone)
+    fault = remap_trim(pool, pages_end(&pool.segment.pages, min(keep, pool.reserved)) if keep != 0 else 0, &gone)
     if gone != 0:
         enter_all(pool)
         pool.trim_count += 1

@@ -8,9 +8,10 @@ from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from cuda_pool._ask cimport (
-    ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_regions_back,
-    ask_stream_done, ask_zero)
+    ask_call_name, ask_is_open, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back,
+    ask_regions_back, ask_stream_done, ask_zero)
 from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t
+from cuda_pool._behind cimport all_exist, behind_users, get_behind_or_wait
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._cache cimport cache_make, seat_add, seats_close
 from cuda_pool._defrag cimport defrag_for, defrag_if_due, defrag_is_due, defrag_note
@@ -19,7 +20,7 @@ from cuda_pool._desk cimport desk_alloc, desk_free
 from cuda_pool._front cimport named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
-from cuda_pool._held cimport helds_destroy, helds_init
+from cuda_pool._held cimport helds_destroy, helds_init, owners_t
 from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
@@ -40,8 +41,9 @@ from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
 from cuda_pool._seat cimport load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,
-    segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last, segment_is_live,
-    segment_is_upper, segment_metadata, segment_note_highs, segment_pending, segment_tally, segment_total)
+    segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last,
+    segment_is_live, segment_is_upper, segment_metadata, segment_note_highs, segment_pending, segment_tally,
+    segment_total)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
@@ -409,15 +411,20 @@ cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
 
 
 cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
+    """Overwrite a block on the default stream, and wait for that: a capture forbids both."""
     cdef leaving_t block
-    cdef int status
-    status = leaving_begin(pool, ptr, &block)
+    cdef int status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    status = ask_zero(pool, &block, NULL)
+    status = leaving_begin(pool, ptr, &block)
     if status == STATUS_OK:
-        status = ask_stream_done(pool, NULL)
-    return leaving_end(pool, &block, status, NOBODY)
+        status = STATUS_CAPTURING if is_capturing(pool) else zero_in_order(pool, &block, LEGACY, NULL)
+        lock_release(&pool.slow)
+        if status == STATUS_OK:
+            status = ask_stream_done(pool, NULL)
+        return leaving_end(pool, &block, status, NOBODY)
+    lock_release(&pool.slow)
+    return status
 
 
 cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
@@ -1017,9 +1024,7 @@ cdef int free_async_marking(pool_t* pool, void* ptr, owner_t owner, cudaStream_t
     if pool.scrub or owner == NOBODY:
         if is_of_another_thread(pool, owner):
             status = wait_for_all(pool)         # another thread's stream, which has no name here
-            if status != STATUS_OK:
-                return status
-            return free_scrubbing(pool, ptr) if pool.scrub else free_with_locks(pool, ptr)
+            return free_in_order(pool, ptr, LEGACY, NULL) if status == STATUS_OK else status
         return free_in_order(pool, ptr, owner, stream)
     status = enter(pool)
     if status != STATUS_OK:
@@ -1054,10 +1059,43 @@ cdef int free_in_order(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stre
     if status != STATUS_OK:
         return status
     if pool.scrub:
-        status = ask_zero(pool, &block, stream)
+        status = zero_in_order(pool, &block, owner, stream)
     if status == STATUS_OK and owner == NOBODY:
         status = ask_stream_done(pool, stream)
     return leaving_end(pool, &block, status, owner)
+
+
+cdef int zero_in_order(pool_t* pool, const leaving_t* block, owner_t owner, cudaStream_t stream) noexcept nogil:
+    """Overwrite a block on a stream behind the work of all others that may use it."""
+    cdef place_t place
+    cdef owners_t users
+    cdef owner_t asker
+    cdef uint32_t batch
+    cdef bint any
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    segment_find(&pool.segment, pool_offset(pool, block.ptr), &place)
+    any = behind_users(pool, &place, block.ptr, captured(pool, owner), &users)
+    batch = pool.order.batch
+    leave(pool)
+    if any:
+        asker = owner if all_exist(pool, &users) else <owner_t>NOBODY       # then it is the host that waits
+        status = get_behind_or_wait(pool, asker, &users, batch)
+    if status == STATUS_OK and not may_queue(pool, owner, stream):
+        status = STATUS_CAPTURING
+    return ask_zero(pool, block, stream) if status == STATUS_OK else status
+
+
+cdef bint may_queue(pool_t* pool, owner_t owner, cudaStream_t stream) noexcept nogil:
+    """Does no capture forbid it, such as one that the default stream would have to wait for?"""
+    cdef bint is_captured
+    if not is_capturing(pool):
+        return True
+    lock_acquire(&pool.lock)
+    is_captured = pool.order.stream[owner].capture != NOBODY
+    lock_release(&pool.lock)
+    return is_captured or ask_is_open(pool, stream)
 
 
 cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil:
