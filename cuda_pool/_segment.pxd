@@ -14,7 +14,7 @@ from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
     slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
-from cuda_pool._tally cimport tally_enter, tally_leave, tally_t
+from cuda_pool._tally cimport tally_leave, tally_t
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:

@@ -14,6 +14,8 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cuda_pool._bits cimport log2_floor
 from cuda_pool._buffer cimport Buffer, buffer_wrap
+from cuda_pool._calls cimport (
+    pool_alloc_as, pool_free, pool_free_async_as, pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
 from cuda_pool._capture cimport capture_make
 from cuda_pool._defrag cimport defrag_by_hand, defrag_report_t, defrag_set, room_t
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
@@ -21,8 +23,6 @@ from cuda_pool._gate cimport status_raise
 from cuda_pool._movable cimport Movable, movable_wrap
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pin cimport pin_make, pin_try_make
-from cuda_pool._calls cimport (
-    pool_alloc_as, pool_free, pool_free_async_as, pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
 from cuda_pool._pool cimport (
     pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream, pool_forget_stream,
     pool_get_stats, pool_give_back, pool_hold_stream, pool_init, pool_is_closed, pool_mem_info, pool_metadata,

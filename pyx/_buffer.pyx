@@ -3,11 +3,11 @@
 cimport cython
 from libc.stdint cimport uintptr_t
 
+from cuda_pool._calls cimport pool_free_async_as, pool_try_free_async_as
 from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
 from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
-from cuda_pool._calls cimport pool_free_async_as, pool_try_free_async_as
 from cuda_pool._pool cimport pool_release, pool_size_of, pool_stream_wait
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._state cimport pool_t

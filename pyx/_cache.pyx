@@ -16,9 +16,9 @@ from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
 from cuda_pool._relaxed cimport get_u32, set_u32
+from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TIER_MID, place_t, segment_free_block, segment_shed_slab, segment_t)
-from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
     slab_would_be_spare, slabs_available, slabs_of, slot_t)

@@ -1,4 +1,4 @@
-"""Allocate and free: the shortest path first, and what is left in another module, so that no register is saved for it."""
+"""Allocate and free: the shortest path first. What is left is in another module, so that no register is saved for it."""
 
 from cuda_pool._front cimport (
     front_alloc, front_alloc_on, front_free, front_free_async, front_free_async_on, front_place)

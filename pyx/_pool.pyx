@@ -10,13 +10,13 @@ from libc.string cimport memcpy, memset
 from cuda_pool._ask cimport (
     ask_call_name, ask_is_open, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back,
     ask_regions_back, ask_stream_done, ask_zero)
-from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t
 from cuda_pool._behind cimport all_exist, behind_users, get_behind_or_wait
+from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._cache cimport cache_make, seat_add, seats_close
 from cuda_pool._defrag cimport defrag_for, defrag_if_due, defrag_is_due, defrag_note
-from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
 from cuda_pool._desk cimport desk_alloc, desk_free
+from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
 from cuda_pool._front cimport named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
@@ -30,14 +30,14 @@ from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport movables_destroy, movables_init
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
-    order_add, order_any_pending, order_destroy, order_find, order_glance, order_init, order_pass_mark, ref_is_valid, ref_to,
-    stream_can_vanish, stream_is_pending, stream_t, this_thread)
+    order_add, order_any_pending, order_destroy, order_find, order_glance, order_init, order_pass_mark, ref_is_valid,
+    ref_to, stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
-from cuda_pool._region cimport regions_destroy
 from cuda_pool._prepare cimport segment_admit_stream
-from cuda_pool._room cimport segment_largest_free
-from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
+from cuda_pool._region cimport regions_destroy
 from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
+from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
+from cuda_pool._room cimport segment_largest_free
 from cuda_pool._seat cimport load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,

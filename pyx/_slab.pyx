@@ -140,7 +140,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     if slab.live == NULL:
         return NO_SLAB
     memset(slab.live, 0, words * sizeof(uint64_t))
-    memset(slab.live + words, 0xFF, lines - words * sizeof(uint64_t))      # no slot is live, nor what is behind the last
+    memset(slab.live + words, 0xFF, lines - words * sizeof(uint64_t))      # no slot is live, nor the one behind them
     slabs.makes += 1
     if index == slabs.made:
         slabs.made += 1

@@ -14,6 +14,7 @@ from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
 from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
     Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
@@ -36,7 +37,6 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
 from cuda_pool._plan cimport (
     plan_add, plan_choose, plan_destroy, plan_init, plan_measure, plan_reserve, plan_t)
-from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
 from cuda_pool._pool cimport pool_check, pool_ignore_streams, pool_record_use_as, pool_size_of, pool_skip_batches
 from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._region cimport (
