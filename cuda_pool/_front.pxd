@@ -1,129 +1,197 @@
-"""The shortest paths: what can be done with a slot while its owner's heap is locked, and nothing else.
+"""The shortest paths: a slot from a thread's own cache, or back into it.
 
-Threads on different streams meet nowhere here. Each function says False, and has changed nothing, where that is not
-enough; whoever calls it then takes the pool's lock as well, and looks again.
+Each function says False, and has changed nothing, where that is not enough: at another pool's or a stopped seat, for
+another stream, a size without a class, an alignment that slots do not have, an empty or a full bin. They call nothing,
+so that they need no stack. Whoever calls them goes on with _desk, or takes the locks.
+
+To be used in one module only: each has a table of seats of its own.
 """
 
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from cuda_pool._heap cimport heap_t
-from cuda_pool._lock cimport lock_acquire, lock_release
-from cuda_pool._order cimport (
-    LEGACY, LEGACY_HANDLE, STREAM_HELD, STREAM_THREAD, order_glance, ref_is_valid, stream_can_vanish, stream_ref_t,
-    stream_t, this_thread)
-from cuda_pool._owner cimport NOBODY, owner_t
-from cuda_pool._relaxed cimport get_flag, get_pointer, get_u16, get_u32, set_u32
-from cuda_pool._segment cimport (
-    TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, place_t, segment_free, segment_slot_is_live, segment_take_slot)
-from cuda_pool._slab cimport slab_would_be_spare
-from cuda_pool._state cimport pool_address, pool_offset, pool_t
+from cuda_pool._bins cimport FRESH, bin_t, cache_t, entry_t
+from cuda_pool._driver cimport cudaStream_t
+from cuda_pool._order cimport LEGACY, LEGACY_HANDLE, order_glance, stream_ref_t
+from cuda_pool._owner cimport NOBODY
+from cuda_pool._relaxed cimport get_u32, set_u32
+from cuda_pool._seat cimport likely, seat_enter, seat_leave, seat_t
+from cuda_pool._segment cimport TAG_TIER, TIER_SLAB, seat_note
+from cuda_pool._slab cimport NOT_LIVE, SLAB_UNIT, slab_guess, slab_t, slot_t
+from cuda_pool._state cimport pool_t
+from cuda_pool._tally cimport tally_enter, tally_leave
+
+cdef extern from * nogil:
+    """
+    static __thread void *cuda_pool_table[8] __attribute__((tls_model("initial-exec")));
+    static inline void **cuda_pool_seat_place(uint32_t salt) { return &cuda_pool_table[salt & 7]; }
+    """
+    void** seat_place "cuda_pool_seat_place"(uint32_t salt)
+
+cdef enum:
+    TAG_SLABS_SHIFT = 5             # a slab's record is 1 << TAG_SLABS_SHIFT times its tag, less the tier, from the first
+
+
+cdef inline seat_t** front_place(const pool_t* pool) noexcept nogil:
+    """Where the calling thread finds its seat, or that of another pool."""
+    return <seat_t**>seat_place(pool.salt)
+
+
+cdef inline seat_t* front_enter(const pool_t* pool) noexcept nogil:
+    return seat_enter(front_place(pool)[0], pool)
 
 
 cdef inline bint front_alloc(pool_t* pool, const stream_ref_t* stream, size_t nbytes, size_t alignment,
                              void** ptr) noexcept nogil:
-    cdef owner_t owner = glance(pool, stream)
-    cdef heap_t* heap = front_enter(pool, owner)
-    cdef size_t offset = 0, used = 0
+    cdef seat_t* seat = front_enter(pool)
     cdef bint done
-    if heap == NULL:
+    if not likely(seat != NULL):
         return False
-    done = (is_named(pool, owner, stream) and nbytes != 0
-            and segment_take_slot(&pool.segment, owner, nbytes, alignment, &offset, &used))
-    if done:
-        ptr[0] = pool_address(pool, offset)
-    lock_release(&heap.lock)
+    done = take_slot(pool, seat, named_cache(pool, seat, stream), nbytes, alignment, ptr)
+    seat_leave(seat)
     return done
 
 
-cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
-    """Free a slot for anyone. Whose it is is looked up without a lock, and again with it."""
-    cdef size_t offset = pool_offset(pool, ptr)
-    cdef uint32_t tag
-    cdef owner_t owner
-    cdef heap_t* heap
+cdef inline bint front_alloc_on(pool_t* pool, cudaStream_t stream, size_t nbytes, size_t alignment,
+                                void** ptr) noexcept nogil:
+    """The same for a handle."""
+    cdef seat_t* seat = front_enter(pool)
     cdef bint done
-    if get_pointer(<void**>&pool.heaps) == NULL or offset >= pool.segment.span or pool.scrub:
+    if not likely(seat != NULL):
         return False
-    tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
-    if tag & TAG_TIER != TIER_SLAB:
+    done = take_slot(pool, seat, cache_of(pool, seat, stream), nbytes, alignment, ptr)
+    seat_leave(seat)
+    return done
+
+
+cdef inline bint take_slot(const pool_t* pool, seat_t* seat, cache_t* cache, size_t nbytes, size_t alignment,
+                           void** ptr) noexcept nogil:
+    return likely(cache != NULL and nbytes - 1 < cache.table_max) and bin_take(
+        pool, seat, slot_bin(cache, nbytes), nbytes, alignment, ptr)
+
+
+cdef inline bint front_free(pool_t* pool, void* ptr) noexcept nogil:
+    """Free a slot for anyone, or for whoever may have what it was cut from."""
+    cdef seat_t* seat = front_enter(pool)
+    cdef bint done
+    if not likely(seat != NULL):
         return False
-    owner = get_u16(&pool.segment.slabs.slab[tag >> TAG_INDEX_SHIFT].owner)
-    heap = front_enter(pool, owner)
-    if heap == NULL:
-        return False
-    # In a pool that grows another region may be there by now; in any other the place is as sure as before.
-    done = (not pool.grows or pool_offset(pool, ptr) == offset) and free_slot(pool, owner, offset, 0)
-    lock_release(&heap.lock)
+    done = free_slot(pool, seat, NULL, ptr)
+    seat_leave(seat)
     return done
 
 
 cdef inline bint front_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a slot of the stream's own slabs in its order."""
-    cdef owner_t owner = glance(pool, stream)
-    cdef heap_t* heap = front_enter(pool, owner)
-    cdef size_t offset
+    cdef seat_t* seat = front_enter(pool)
+    cdef cache_t* cache
     cdef bint done
-    if heap == NULL:
+    if not likely(seat != NULL):
         return False
-    offset = pool_offset(pool, ptr)
-    done = (offset < pool.segment.span and not pool.scrub and not pool.unordered and is_named(pool, owner, stream)
-            and not is_mark_due(pool, owner) and free_slot(pool, owner, offset, pool.order.batch))
-    if done and pool.order.stream[owner].freed != pool.order.batch:
-        set_u32(&pool.order.stream[owner].freed, pool.order.batch)
-    lock_release(&heap.lock)
+    cache = named_cache(pool, seat, stream)
+    done = likely(cache != NULL) and free_slot(pool, seat, cache, ptr)
+    seat_leave(seat)
     return done
 
 
-cdef inline owner_t glance(const pool_t* pool, const stream_ref_t* stream) noexcept nogil:
-    """Whose heap is to be locked, most likely."""
-    if stream.owner != NOBODY:
-        return stream.owner
-    if <uintptr_t>stream.handle <= LEGACY_HANDLE:
-        return LEGACY
-    return order_glance(&pool.order, stream.handle)
-
-
-cdef inline heap_t* front_enter(pool_t* pool, owner_t owner) noexcept nogil:
-    """Lock an owner's heap; NULL, and nothing is locked, where that alone is not enough to do anything."""
-    cdef heap_t* heap
-    if owner == NOBODY or pool.generation != pool.forks[0] or get_pointer(<void**>&pool.heaps) == NULL:
-        return NULL
-    heap = &pool.heaps[owner]
-    lock_acquire(&heap.lock)
-    if not get_flag(&pool.closed) and pool.order.captures == 0:
-        return heap
-    lock_release(&heap.lock)
-    return NULL
-
-
-cdef inline bint is_named(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:
-    """Is the owner the stream that was named, for sure?"""
-    cdef const stream_t* record = &pool.order.stream[owner]
-    if stream.owner != NOBODY:
-        return ref_is_valid(&pool.order, stream)
-    if owner == LEGACY:
-        return True
-    return record.handle == stream.handle and (
-        record.kind == STREAM_HELD or (record.kind == STREAM_THREAD and record.id == this_thread()))
-
-
-cdef inline bint is_mark_due(const pool_t* pool, owner_t owner) noexcept nogil:
-    """Is there so much without an event that one should be recorded before the stream can vanish?"""
-    return pool.heaps[owner].unmarked >= pool.mark_bytes and stream_can_vanish(&pool.order.stream[owner])
-
-
-cdef inline bint free_slot(pool_t* pool, owner_t owner, size_t offset, uint32_t batch) noexcept nogil:
-    """Free a live slot of the owner's, of which nothing else is known and whose slab is not to be given back."""
-    cdef uint32_t tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
-    cdef uint32_t slab = tag >> TAG_INDEX_SHIFT
-    cdef place_t place
-    if tag & TAG_TIER != TIER_SLAB or get_u16(&pool.segment.slabs.slab[slab].owner) != owner:
+cdef inline bint front_free_async_on(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+    """The same for a handle."""
+    cdef seat_t* seat = front_enter(pool)
+    cdef cache_t* cache
+    cdef bint done
+    if not likely(seat != NULL):
         return False
-    if get_u32(&pool.uses.count) != 0 or get_pointer(<void**>&pool.leaving) != NULL:
+    cache = cache_of(pool, seat, stream)
+    done = likely(cache != NULL) and free_slot(pool, seat, cache, ptr)
+    seat_leave(seat)
+    return done
+
+
+cdef inline cache_t* named_cache(const pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
+    """The cache of the stream that was named for sure, or NULL."""
+    cdef cache_t* cache
+    if stream.owner == NOBODY:
+        return cache_of(pool, seat, stream.handle)
+    cache = seat.cache[stream.owner]
+    return cache if cache != NULL and cache.serial == stream.serial else NULL
+
+
+cdef inline cache_t* cache_of(const pool_t* pool, const seat_t* seat, cudaStream_t stream) noexcept nogil:
+    """The same for a handle."""
+    cdef cache_t* cache
+    if likely(<uintptr_t>stream <= LEGACY_HANDLE):
+        return seat.cache[LEGACY]
+    cache = seat.cache[order_glance(&pool.order, stream)]
+    return cache if cache != NULL and cache.by_handle and cache.handle == stream else NULL
+
+
+cdef inline bin_t* slot_bin(cache_t* cache, size_t nbytes) noexcept nogil:
+    return &cache.bin[cache.table[(nbytes + SLAB_UNIT - 1) // SLAB_UNIT]]
+
+
+cdef inline bint bin_take(const pool_t* pool, seat_t* seat, bin_t* bin, size_t nbytes, size_t alignment,
+                          void** ptr) noexcept nogil:
+    cdef entry_t* entry = &bin.entry[bin.count]
+    cdef slot_t* slot
+    if not likely(bin.count != 0 and alignment <= bin.alignment and alignment & (alignment - 1) == 0):
         return False
-    if not segment_slot_is_live(&pool.segment, slab, offset, &place) or slab_would_be_spare(&pool.segment.slabs, slab):
-        return False
-    segment_free(&pool.segment, &place, owner, batch)
-    if batch != 0:
-        pool.heaps[owner].unmarked += place.used
+    entry -= 1
+    slot = <slot_t*>entry.record
+    bin.count -= 1
+    if not likely(get_u32(&slot.value) & ~FRESH == seat.mark):
+        return False                            # freed twice at one time: somebody else has it
+    set_u32(&slot.value, <uint32_t>nbytes)
+    ptr[0] = entry.ptr
+    tally_enter(&seat.total, bin.size, nbytes)
+    seat_note(seat, &pool.segment)
     return True
+
+
+cdef inline bint free_slot(pool_t* pool, seat_t* seat, const cache_t* cache, void* ptr) noexcept nogil:
+    """Free a live slot of the first region: of whoever, or of the stream of a cache in its order."""
+    cdef size_t offset = <size_t>ptr - pool.base
+    cdef uint32_t tag
+    cdef slab_t* slab
+    cdef uint64_t number
+    if not likely(offset < pool.first):
+        return False
+    tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift]) - TIER_SLAB
+    if not likely(tag & TAG_TIER == 0):
+        return False
+    slab = <slab_t*>(<char*>pool.segment.slabs.slab + (<size_t>tag << TAG_SLABS_SHIFT))
+    number = slab_guess(slab, offset)
+    if not likely(slab.start + number * slab.size == offset):     # behind the last slot there is one that is never live
+        return False
+    return bin_give(pool, seat, cache, slab, &slab.slot[number], ptr)
+
+
+cdef inline bint bin_give(pool_t* pool, seat_t* seat, const cache_t* cache, slab_t* slab, slot_t* slot,
+                          void* ptr) noexcept nogil:
+    cdef cache_t* own = seat.cache[slab.owner]
+    cdef uint32_t value = get_u32(&slot.value), count
+    cdef bin_t* bin
+    if not likely(own != NULL and value & NOT_LIVE == 0):
+        return False
+    bin = &own.bin[slab.size_class]
+    count = bin.count
+    if not likely(count < bin.most):
+        return False
+    if cache != NULL:
+        if not likely(cache == own and own.unmarked < own.unmarked_most):
+            return False
+        own.unmarked += bin.size
+        set_u32(&slot.batch, pool.order.batch)
+        set_u32(&slab.batch, pool.order.batch)
+        note_freed(pool, own)
+    set_u32(&slot.value, seat.mark)
+    bin.entry[count].ptr = ptr
+    bin.entry[count].record = slot
+    bin.count = count + 1
+    own.dirty = True
+    tally_leave(&seat.total, bin.size, value)
+    return True
+
+
+cdef inline void note_freed(pool_t* pool, const cache_t* cache) noexcept nogil:
+    cdef uint32_t* freed = &pool.order.stream[cache.owner].freed
+    if not likely(get_u32(freed) == pool.order.batch):
+        set_u32(freed, pool.order.batch)

@@ -79,8 +79,8 @@ ctypedef struct mid_t:
     uint32_t gap                    # lowest gap, NO_MID where there is none
     int owners                      # owners from here on have nothing
     mid_bins_t* bins                # per owner
-    mid_block_t* block              # records; an index is stable, the array may move
-    uint32_t capacity               # records that the array holds
+    mid_block_t* block              # records, that never move: they are looked at without a lock, too
+    uint32_t capacity               # records that there may be
     uint32_t made                   # records ever used
     uint32_t spare                  # chain of returned records, along `after`
     uint32_t spares
@@ -90,9 +90,10 @@ ctypedef struct mid_t:
     int offset_spare                # leading bits that are 0 in every offset, left out of the keys
     bint good_fit                   # take the first block of the next bin instead of the best: for comparison
 
-cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil      # 0 when the host has no memory
+# At most `most` blocks, free or not. 0 when the host has no memory.
+cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end, size_t most) noexcept nogil
 cdef void mid_destroy(mid_t* mid) noexcept nogil
-cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil               # 0 when the host has no memory
+cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil       # 0: there are that many
 
 # A free block of `owner` that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or
 # NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it

@@ -1,18 +1,20 @@
 """A segment: a region from the driver, or several, served by the three tiers in offsets from a common start."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
+from cuda_pool._bins cimport CACHED
 from cuda_pool._buddy cimport buddy_t
-from cuda_pool._heap cimport heap_t, tally_enter, tally_leave, tally_t
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pages cimport pages_t
-from cuda_pool._relaxed cimport get_size
+from cuda_pool._relaxed cimport get_size, get_u64, set_size, set_u32, set_u64, swap_u64
+from cuda_pool._seat cimport seat_t
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
     slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
+from cuda_pool._tally cimport tally_leave, tally_t
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
@@ -60,7 +62,8 @@ ctypedef struct place_t:
 #   held == sum over the blocks, runs and slots that are held
 #   tag[offset / granule] of a live block's start, and of every granule of a slab, names it; all others are 0. That of a
 #   run of the buddy tier has the number of its movable record as the index
-#   each tally, those of the heaps included, is that of its live blocks;  requested <= used
+#   total + sum(total of the seats) is the tally of all live blocks;  mid_tally + sum(blocks of the seats) of those in
+#   the mid tier;  buddy_tally of those in the buddy tier;  requested <= used
 # One lock, the pool's, guards all but what the heaps' locks guard, see slab_t. With all of them held everything stands
 # still; the tags of slabs change only then.
 ctypedef struct segment_t:
@@ -84,8 +87,10 @@ ctypedef struct segment_t:
     buddy_t buddy
     mid_t mid
     slabs_t slabs
-    tally_t mid_tally               # live blocks of the two upper tiers; those in slabs are the heaps'
+    tally_t total                   # live blocks, and of these those of the two upper tiers, but for what the seats say
+    tally_t mid_tally
     tally_t buddy_tally
+    seat_t* seats                   # of the threads that have one
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
@@ -101,9 +106,10 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil
 cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil
 cdef tally_t segment_total(const segment_t* segment) noexcept nogil
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        # of all that there may be
-# The highest totals that were seen. They are exact while only one owner has slots; what others' slots add is seen
-# when a block of another tier, or of a new slab, is allocated.
+# The highest totals that were seen. They are exact while only one thread calls; with several what others have changed
+# in their caches is seen when a block that comes from none is allocated.
 cdef void segment_note_highs(segment_t* segment) noexcept nogil        # look at the totals now
+cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil     # that was taken
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil
 # Serve a request that no slot can hold, or say STATUS_OUT_OF_MEMORY without having looked at the slabs: with the pool's
 # lock alone.
@@ -183,6 +189,31 @@ cdef inline bint segment_is_upper(const segment_t* segment, size_t offset) noexc
     return tier == TIER_MID or tier == TIER_BUDDY
 
 
+cdef inline bint segment_is_cached(const segment_t* segment, size_t offset) noexcept nogil:
+    """May a block that starts at an offset be in some thread's cache?"""
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    return (tag & TAG_TIER == TIER_MID
+            and get_u64(&segment.mid.block[tag >> TAG_INDEX_SHIFT].role.live.requested) & CACHED != 0)
+
+
+cdef inline bint segment_is_last(const segment_t* segment, size_t offset) noexcept nogil:
+    """Is a block of the mid tier that starts at an offset all that is live?"""
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    return (tag & TAG_TIER == TIER_MID
+            and segment_total(segment).used == <size_t>segment.mid.block[tag >> TAG_INDEX_SHIFT].size * MID_UNIT)
+
+
+cdef inline bint segment_claim_place(segment_t* segment, const place_t* place) noexcept nogil:
+    """Let no thread put a live block that was found into its cache any more; False where one just did."""
+    cdef uint64_t* requested = &segment.mid.block[place.index].role.live.requested
+    return place.tier != TIER_MID or swap_u64(requested, place.requested, place.requested | CACHED)
+
+
+cdef inline void segment_unclaim_place(segment_t* segment, const place_t* place) noexcept nogil:
+    if place.tier == TIER_MID:
+        set_u64(&segment.mid.block[place.index].role.live.requested, place.requested)
+
+
 cdef inline bint is_movable(const place_t* place) noexcept nogil:
     return place.tier != TIER_SLAB and place.movable != 0
 
@@ -197,25 +228,24 @@ cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
 
 
-cdef inline void slot_enter(segment_t* segment, owner_t owner, size_t used, size_t requested) noexcept nogil:
-    """Count a slot that was taken, and look at the high-water marks from the owner's heap."""
-    cdef heap_t* heap = &segment.slabs.heap[owner]
-    cdef size_t total
-    tally_enter(&heap.tally, used, requested)
-    total = heap.tally.used + get_size(&segment.mid_tally.used) + get_size(&segment.buddy_tally.used)
-    heap.used_high = max(heap.used_high, total)
-    total = heap.tally.requested + get_size(&segment.mid_tally.requested) + get_size(&segment.buddy_tally.requested)
-    heap.requested_high = max(heap.requested_high, total)
+cdef inline void seat_note(seat_t* seat, const segment_t* segment) noexcept nogil:
+    """Look at the totals from a thread's seat."""
+    cdef size_t used = seat.total.used + get_size(&segment.total.used)
+    cdef size_t requested = seat.total.requested + get_size(&segment.total.requested)
+    if <ptrdiff_t>(used - seat.used_high) > 0:
+        set_size(&seat.used_high, used)
+    if <ptrdiff_t>(requested - seat.requested_high) > 0:
+        set_size(&seat.requested_high, requested)
 
 
 cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept nogil:
     """Count a live block that is one no longer."""
-    cdef tally_t* tally = &segment.slabs.heap[place.owner].tally
-    if place.tier != TIER_SLAB:
-        tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
-        if segment.learn != NULL:
-            learn_leave(segment.learn, place.used)
-    tally_leave(tally, place.used, place.requested)
+    tally_leave(&segment.total, place.used, place.requested)
+    if place.tier == TIER_SLAB:
+        return
+    tally_leave(&segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally, place.used, place.requested)
+    if segment.learn != NULL:
+        learn_leave(segment.learn, place.used)
 
 
 cdef inline bint segment_take_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
@@ -237,7 +267,7 @@ cdef inline bint segment_take_slot(segment_t* segment, owner_t owner, size_t nby
         return False
     offset[0] = slab_take(&segment.slabs, slab, nbytes)
     used[0] = size
-    slot_enter(segment, owner, size, nbytes)
+    segment_count_slot(segment, size, nbytes)
     return True
 
 
@@ -283,8 +313,8 @@ cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* p
 
 
 cdef inline void note_batch(segment_t* segment, const place_t* place, uint32_t batch) noexcept nogil:
-    segment.slabs.slab[place.index].batch = batch
-    segment.slabs.slab[place.index].slot[place.slot].batch = batch
+    set_u32(&segment.slabs.slab[place.index].batch, batch)
+    set_u32(&segment.slabs.slab[place.index].slot[place.slot].batch, batch)
 
 
 cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:

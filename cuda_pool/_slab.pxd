@@ -5,6 +5,13 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._learn cimport demand_t
 from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._relaxed cimport set_u32
+
+cdef extern from * nogil:
+    """
+    #define CUDA_POOL_NOT_LIVE 0x80000000u
+    """
+    const uint32_t NOT_LIVE "CUDA_POOL_NOT_LIVE"        # bit of a slot's value
 
 cdef enum:
     NO_SLAB = 0                     # end of a list: record 0 is never used
@@ -17,7 +24,7 @@ cdef enum:
     SLAB_BYTES_MAX = 1 << 20        # growth with demand stops here
     SLAB_CLASSES_MAX = 512
     SLOT_CANDIDATES = 64
-    SLAB_PADDING = 5                # words that make a record two cache lines, as a heap: see there
+    SLAB_PADDING = 2                # words that make a record two cache lines, as a heap: see there
 
 ctypedef int slab_list_t
 
@@ -41,8 +48,8 @@ ctypedef struct slab_lists_t:
     uint32_t held                   # newest slot that the owner freed in another owner's slab; a record of held_t
     size_t slots_used
 
-# Of a slot: bytes requested while it is live, else the next of the chain; and the batch in which its slab's owner last
-# freed it.
+# Of a slot: bytes requested while it is live; else NOT_LIVE with the next of the chain, or the mark of whoever keeps it
+# in a cache. And the batch in which its slab's owner last freed it.
 ctypedef struct slot_t:
     uint32_t value
     uint32_t batch
@@ -74,6 +81,10 @@ ctypedef struct slab_t:
     bint ready
     slot_t* slot
     uint64_t* live                  # a bit per slot
+    size_t start                    # of slot 0: offset + colour
+    uint64_t reciprocal             # of its class, as the next two
+    uint32_t size
+    int shift
     uint64_t padding[SLAB_PADDING]
 
 # A heap's lock guards the lists of its owner, the slabs on them and their slots; the owner and the number of records
@@ -170,30 +181,31 @@ cdef inline size_t slab_take(slabs_t* slabs, uint32_t index, size_t nbytes) noex
     cdef slab_t* slab = &slabs.slab[index]
     cdef uint32_t slot = slab.free
     if slot != NO_SLOT:
-        slab.free = slab.slot[slot].value
+        slab.free = slab.slot[slot].value & NO_SLOT
     else:
         slot = slab.fresh
-        slab.fresh += 1
         slab.slot[slot].batch = slab.birth
-    slab.slot[slot].value = <uint32_t>nbytes
+    set_u32(&slab.slot[slot].value, <uint32_t>nbytes)
+    if slot == slab.fresh:
+        set_u32(&slab.fresh, slot + 1)
     slab.live[slot >> 6] |= <uint64_t>1 << (slot & 63)
     slab.used += 1
     slab.lists.slots_used += 1
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_PARTIAL, SLAB_FULL)
-    return slab.offset + slab.colour + slot * slabs.size_class[slab.size_class].size
+    return slab.start + <size_t>slot * slab.size
 
 
 cdef inline uint32_t slab_slot(const slabs_t* slabs, uint32_t index, size_t offset) noexcept nogil:
     """The slot that starts at an offset, used or not, or NO_SLOT when none does."""
     cdef const slab_t* slab = &slabs.slab[index]
-    cdef const size_class_t* group = &slabs.size_class[slab.size_class]
-    cdef size_t delta = offset - slab.offset - slab.colour          # wraps below the first slot: out of range
-    cdef uint64_t slot
-    if delta >= slab.slots * group.size:
-        return NO_SLOT
-    slot = delta * group.reciprocal >> group.shift
-    return <uint32_t>slot if slot * group.size == delta else NO_SLOT
+    cdef uint64_t slot = slab_guess(slab, offset)
+    return <uint32_t>slot if slot < slab.slots and slab.start + slot * slab.size == offset else NO_SLOT
+
+
+cdef inline uint64_t slab_guess(const slab_t* slab, size_t offset) noexcept nogil:
+    """The slot that an offset is in; of one outside the slab, any number."""
+    return (offset - slab.start) * slab.reciprocal >> slab.shift
 
 
 cdef inline bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
@@ -201,6 +213,23 @@ cdef inline bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noex
     cdef slab_t* slab = &slabs.slab[index]
     slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
     return slot_push(slabs, index, slot)
+
+
+cdef inline bint slab_unfresh(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
+    """Return the slot that was taken last of those that were never handed out, as if it had not been taken.
+
+    False, and nothing changed, if it is another one, or the last in use.
+    """
+    cdef slab_t* slab = &slabs.slab[index]
+    if slot + 1 != slab.fresh or slab.used == 1:
+        return False
+    if slab.used == slab.slots:
+        slab_relist(slabs, index, SLAB_FULL, SLAB_PARTIAL)
+    slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
+    set_u32(&slab.fresh, slot)
+    slab.used -= 1
+    slab.lists.slots_used -= 1
+    return True
 
 
 cdef inline bint slab_would_be_spare(const slabs_t* slabs, uint32_t index) noexcept nogil:
@@ -215,7 +244,7 @@ cdef inline bint slot_push(slabs_t* slabs, uint32_t index, uint32_t slot) noexce
     cdef slab_lists_t* lists = slab.lists
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_FULL, SLAB_PARTIAL)
-    slab.slot[slot].value = slab.free
+    set_u32(&slab.slot[slot].value, NOT_LIVE | slab.free)
     slab.free = slot
     slab.used -= 1
     lists.slots_used -= 1
@@ -233,6 +262,7 @@ cdef inline void slot_hold(slabs_t* slabs, uint32_t index, uint32_t slot) noexce
     """Let a live slot be held."""
     cdef slab_t* slab = &slabs.slab[index]
     slab.live[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
+    set_u32(&slab.slot[slot].value, NOT_LIVE)
     slab.held += 1
 
 
@@ -240,7 +270,7 @@ cdef inline void slot_retake(slabs_t* slabs, uint32_t index, uint32_t slot, size
     """Let a held slot serve a request."""
     cdef slab_t* slab = &slabs.slab[index]
     slab.live[slot >> 6] |= <uint64_t>1 << (slot & 63)
-    slab.slot[slot].value = <uint32_t>nbytes
+    set_u32(&slab.slot[slot].value, <uint32_t>nbytes)
     slab.held -= 1
 
 

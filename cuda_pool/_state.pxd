@@ -7,16 +7,17 @@ from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._learn cimport learn_t
-from cuda_pool._lock cimport lock_acquire, lock_release, lock_t
+from cuda_pool._lock cimport lock_t
 from cuda_pool._movables cimport movables_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
 from cuda_pool._region cimport REGION_SHIFT, regions_find, regions_t
 from cuda_pool._relaxed cimport get_size
-from cuda_pool._segment cimport TIER_SLAB, is_movable, place_t, segment_alloc, segment_find, segment_free, segment_t
+from cuda_pool._segment cimport (
+    TIER_SLAB, is_movable, place_t, segment_alloc, segment_claim_place, segment_find, segment_free, segment_t,
+    segment_unclaim_place)
 from cuda_pool._status cimport (
-    STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED, STATUS_FREED_POINTER, STATUS_MOVABLE, STATUS_OK,
-    STATUS_OUT_OF_MEMORY)
+    STATUS_FOREIGN_POINTER, STATUS_FREED_POINTER, STATUS_MOVABLE, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._uses cimport uses_t
 
 # Driver calls that are counted; pool_call_name() names them.
@@ -88,10 +89,12 @@ ctypedef struct defrag_t:
 # Locks, in the order in which they are taken; none but the first is held while the driver is called.
 #   slow    by calls that ask the driver about streams: keeps events and the identity of streams as they are meanwhile
 #   lock    guards every field from `closed` down, and the two upper tiers
+#   seats   of the threads: stopped, and then their caches are emptied
 #   heaps   one per owner, by rising index: guards the slabs of that owner, see slab_t
-# The shortest paths hold one heap's lock alone (_front.pxd), or `lock` alone (blocks of the two upper tiers). Whatever
-# those read without `lock` or without their heap's lock changes only while all of them are held, by enter(): that is
-# who is which stream, captures, batches and `closed`. Words that may be read without any are written as in _relaxed.
+# The shortest paths are at a thread's own seat (_front.pxd), where it takes one heap's lock to fill or spill a cache; or
+# they hold `lock` alone (blocks of the two upper tiers). Whatever those read without `lock` or without their heap's
+# lock changes only while all of them are held, by enter(): that is who is which stream, captures, recorded uses,
+# batches and `closed`. Words that may be read without any are written as in _relaxed.
 # Fields above `closed` are set once, by pool_open(), but for those of the regions, which come and go with all locks
 # held.
 # Invariants, asserted by pool_check():
@@ -112,6 +115,8 @@ ctypedef struct pool_t:
     lock_t slow
     size_t base                     # address of offset 0
     size_t first                    # bytes of the region that is there
+    uint32_t salt                   # where threads find their seats
+    uint32_t marks                  # of seats, given out
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
     heap_t* heaps                   # those of the segment; NULL while the pool was never open
     bint closed
@@ -185,54 +190,6 @@ cdef inline void* pool_address(const pool_t* pool, size_t offset) noexcept nogil
     return <void*>(pool.regions.shift[offset >> REGION_SHIFT] + offset)
 
 
-cdef inline int enter(pool_t* pool) noexcept nogil:
-    """Take `lock` and those of all heaps of an open pool; on any other status none is held."""
-    cdef int status = enter_lock(pool)
-    if status == STATUS_OK:
-        heaps_acquire(pool)
-    return status
-
-
-cdef inline void leave(pool_t* pool) noexcept nogil:
-    leave_all(pool)
-
-
-cdef inline void enter_all(pool_t* pool) noexcept nogil:
-    """The same, whether the pool is open or not."""
-    lock_acquire(&pool.lock)
-    heaps_acquire(pool)
-
-
-cdef inline void leave_all(pool_t* pool) noexcept nogil:
-    cdef int owner
-    for owner in range(LEGACY, pool.heaps_held):
-        lock_release(&pool.heaps[owner].lock)
-    lock_release(&pool.lock)
-
-
-cdef inline void heaps_acquire(pool_t* pool) noexcept nogil:
-    """Records that are made meanwhile have no slabs, and nobody else can name them."""
-    cdef int owner
-    for owner in range(LEGACY, pool.order.streams):
-        lock_acquire(&pool.heaps[owner].lock)
-    pool.heaps_held = pool.order.streams
-
-
-cdef inline int enter_lock(pool_t* pool) noexcept nogil:
-    """Take `lock` alone: enough for blocks of the mid and the buddy tier, for events, and to look at streams."""
-    if pool.generation != pool.forks[0]:        # first: another thread of the parent may have held the lock at the fork
-        return STATUS_FORKED
-    lock_acquire(&pool.lock)
-    if not pool.closed:
-        return STATUS_OK
-    lock_release(&pool.lock)
-    return STATUS_CLOSED
-
-
-cdef inline void leave_lock(pool_t* pool) noexcept nogil:
-    lock_release(&pool.lock)
-
-
 cdef inline owner_t captured(const pool_t* pool, owner_t owner) noexcept nogil:
     """The owner that stands in for a stream while it is captured."""
     cdef owner_t capture = pool.order.stream[owner].capture
@@ -282,10 +239,15 @@ cdef inline int free_locked(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:
         return status
-    if place.tier != TIER_SLAB or pool.uses.count != 0:
-        return free_found_locked(pool, ptr, &place)
-    segment_free(&pool.segment, &place, place.owner, 0)
-    return STATUS_OK
+    if not segment_claim_place(&pool.segment, &place):
+        return STATUS_FREED_POINTER
+    if place.tier == TIER_SLAB and pool.uses.count == 0:
+        segment_free(&pool.segment, &place, place.owner, 0)
+        return STATUS_OK
+    status = free_found_locked(pool, ptr, &place)
+    if status != STATUS_OK:
+        segment_unclaim_place(&pool.segment, &place)
+    return status
 
 
 cdef inline int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:
@@ -294,8 +256,13 @@ cdef inline int free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexce
     cdef int status = find_locked(pool, ptr, &place)
     if status != STATUS_OK:
         return status
-    if place.tier != TIER_SLAB or place.owner != owner or pool.uses.count != 0 or pool.unordered:
-        return free_async_found_locked(pool, ptr, &place, owner)
-    segment_free(&pool.segment, &place, owner, pool.order.batch)
-    stream_freed(&pool.order, owner, place.used)
-    return STATUS_OK
+    if not segment_claim_place(&pool.segment, &place):
+        return STATUS_FREED_POINTER
+    if place.tier == TIER_SLAB and place.owner == owner and pool.uses.count == 0 and not pool.unordered:
+        segment_free(&pool.segment, &place, owner, pool.order.batch)
+        stream_freed(&pool.order, owner, place.used)
+        return STATUS_OK
+    status = free_async_found_locked(pool, ptr, &place, owner)
+    if status != STATUS_OK:
+        segment_unclaim_place(&pool.segment, &place)
+    return status

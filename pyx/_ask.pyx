@@ -9,11 +9,12 @@ from cuda_pool._driver cimport (
     device_enter_context, device_leave)
 from cuda_pool._hostmem cimport host_grow
 from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_EVENT_CREATE, UPSTREAM_EVENT_DESTROY, UPSTREAM_EVENT_QUERY,
     UPSTREAM_EVENT_RECORD, UPSTREAM_EVENT_SYNCHRONIZE, UPSTREAM_FREE, UPSTREAM_GET_ID, UPSTREAM_IS_CAPTURING,
     UPSTREAM_MALLOC, UPSTREAM_MEMCPY, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE,
-    UPSTREAM_STREAM_QUERY, UPSTREAM_SYNCHRONIZE, UPSTREAM_WAIT_EVENT, enter_lock, leave_lock, upstream_t)
+    UPSTREAM_STREAM_QUERY, UPSTREAM_SYNCHRONIZE, UPSTREAM_WAIT_EVENT, upstream_t)
 from cuda_pool._status cimport STATUS_OK, STATUS_OVERLAP, status_code, status_cuda
 
 cdef enum:

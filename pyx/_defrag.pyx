@@ -11,6 +11,7 @@ from libc.string cimport memset
 from cuda_pool._bits cimport round_up
 from cuda_pool._layout cimport layout_read
 from cuda_pool._lock cimport LOCK_SPINS, cpu_pause, lock_acquire, lock_release, lock_try, sched_yield
+from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport LEGACY, STREAM_GONE
 from cuda_pool._owner cimport NOBODY, owner_t
@@ -19,7 +20,7 @@ from cuda_pool._pool cimport slow_enter
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport segment_free_bytes, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done, wait_for_all, wait_for_pending
-from cuda_pool._state cimport enter, enter_lock, leave, leave_lock, rehome_locked, settle_locked
+from cuda_pool._state cimport rehome_locked, settle_locked
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._step cimport step_make
 

@@ -11,18 +11,18 @@ from cuda_pool._ask cimport ask_is_open, ask_less, ask_mem_info, ask_more
 from cuda_pool._bits cimport round_up
 from cuda_pool._driver cimport cudaErrorMemoryAllocation
 from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
+from cuda_pool._locks cimport enter, enter_all, leave, leave_all
 from cuda_pool._mid cimport MID_UNIT, NO_MID
 from cuda_pool._order cimport STREAM_CAPTURE
 from cuda_pool._owner cimport NOBODY
+from cuda_pool._pages cimport pages_end
 from cuda_pool._region cimport (
     REGIONS_MAX, region_t, regions_add, regions_init, regions_remove)
-from cuda_pool._pages cimport pages_end
 from cuda_pool._relaxed cimport set_flag, set_size
 from cuda_pool._remap cimport remap_trim
 from cuda_pool._segment cimport segment_boundary, segment_highs, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done
-from cuda_pool._state cimport (
-    MARK_SHARE, WAIT_SHARE, enter, enter_all, leave, leave_all, serve_locked, settle_locked)
+from cuda_pool._state cimport MARK_SHARE, WAIT_SHARE, serve_locked, settle_locked
 from cuda_pool._status cimport (
     STATUS_OK, STATUS_OUT_OF_MEMORY, status_code)
 
@@ -293,7 +293,7 @@ cdef int trim_pages(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
     settle_locked(pool)
     segment_reclaim(&pool.segment)
     leave_all(pool)
-    fault = remap_trim(pool, pages_end(&pool.segment.pages, keep) if keep != 0 else 0, &gone)
+    fault = remap_trim(pool, pages_end(&pool.segment.pages, min(keep, pool.reserved)) if keep != 0 else 0, &gone)
     if gone != 0:
         enter_all(pool)
         pool.trim_count += 1

@@ -7,13 +7,14 @@ which is not ordered behind it. Only cudaStreamGetId tells them apart: ids are n
 from libc.stdint cimport uint64_t, uintptr_t
 
 from cuda_pool._ask cimport ask_keep_event, ask_stream_id
+from cuda_pool._locks cimport enter, leave
 from cuda_pool._order cimport (
     LEGACY, LEGACY_HANDLE, MARKS, STREAM_GONE, STREAM_HANDLE, STREAM_THREAD, THREAD_HANDLE, mark_t, order_add,
     order_find, order_waited, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport NOBODY, OWNERS
 from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._shortage cimport is_capturing, wait_for_all
-from cuda_pool._state cimport enter, leave, leave_locked, rehome_locked
+from cuda_pool._state cimport leave_locked, rehome_locked
 from cuda_pool._status cimport STATUS_OK
 from cuda_pool._uses cimport uses_forget
 

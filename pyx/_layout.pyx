@@ -6,6 +6,7 @@ from libc.string cimport memset
 from cuda_pool._bits cimport log2_floor, round_up
 from cuda_pool._buddy cimport BUDDY_LIVE
 from cuda_pool._held cimport owners_add, owners_has
+from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._mid cimport (
     MID_FREE, MID_SPARE, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_reserve, mid_take_exact)
 from cuda_pool._movables cimport MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
@@ -16,7 +17,7 @@ from cuda_pool._plan cimport plan_add, plan_init, plan_measure, plan_reserve
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, TIER_SLAB, segment_boundary, segment_is_live, segment_t, segment_use_block)
-from cuda_pool._state cimport enter_lock, leave_lock, pool_offset
+from cuda_pool._state cimport pool_offset
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 from cuda_pool._uses cimport use_t, uses_find
 

@@ -8,10 +8,9 @@ blocks only, not on the order in which they were freed. Bookkeeping lies in reco
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 
 from cuda_pool._bits cimport ctz32, log2_floor
-from cuda_pool._hostmem cimport host_grow, host_map, host_unmap
+from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
 
 cdef const uint32_t NO_MID = 0
@@ -19,9 +18,12 @@ cdef const uint32_t NO_MID = 0
 cdef enum:
     COLUMN_BITS = 3             # 1 << COLUMN_BITS == MID_COLUMNS
     BINS_COLOUR = 11
+    RECORDS_COLOUR = 21
+    RECORDS_SPARE = 512         # beside blocks: record 0, and those that are reserved and not needed
+    NO_RECORD = 0x3FFFFFFF      # what a tag can name
 
 
-cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
+cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end, size_t most) noexcept nogil:
     mid.start = end
     mid.end = end
     mid.used = 0
@@ -31,8 +33,8 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.gap = NO_MID
     mid.owners = NOBODY + 1
     mid.bins = <mid_bins_t*>host_map(OWNERS * sizeof(mid_bins_t), BINS_COLOUR)      # zeros: every root is NO_MID
-    mid.block = NULL
-    mid.capacity = 0
+    mid.capacity = <uint32_t>min(most + RECORDS_SPARE, <size_t>NO_RECORD)
+    mid.block = <mid_block_t*>host_map(records_bytes(mid), RECORDS_COLOUR)
     mid.made = 1                # record 0 is NO_MID
     mid.spare = NO_MID
     mid.spares = 0
@@ -41,7 +43,7 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
     mid.gaps = 0
     mid.gaps_max = 0
     mid.offset_spare = 31 - log2_floor(max(end, 2) - 1)
-    if mid.bins == NULL or not mid_reserve(mid, 1):
+    if mid.bins == NULL or mid.block == NULL:
         mid_destroy(mid)
         return 0
     if start < end:
@@ -50,16 +52,18 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end) noexcept nogil:
 
 
 cdef void mid_destroy(mid_t* mid) noexcept nogil:
-    free(mid.block)
+    host_unmap(mid.block, records_bytes(mid), RECORDS_COLOUR)
     mid.block = NULL
     host_unmap(mid.bins, OWNERS * sizeof(mid_bins_t), BINS_COLOUR)
     mid.bins = NULL
 
 
 cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
-    if records <= mid.spares:
-        return 1
-    return host_grow(<void**>&mid.block, sizeof(mid_block_t), &mid.capacity, mid.made + records - mid.spares)
+    return records <= mid.spares or records - mid.spares <= mid.capacity - mid.made
+
+
+cdef inline size_t records_bytes(const mid_t* mid) noexcept nogil:
+    return <size_t>mid.capacity * sizeof(mid_block_t)
 
 
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:

@@ -5,11 +5,11 @@ from libc.stdlib cimport free, malloc
 from cuda_pool._api cimport Pool
 from cuda_pool._gate cimport status_raise
 from cuda_pool._learn cimport BINS, bin_t
+from cuda_pool._locks cimport enter, leave
 from cuda_pool._order cimport LEGACY, STREAM_CAPTURE, STREAM_SPARE
 from cuda_pool._owner cimport OWNERS
 from cuda_pool._pool cimport pool_get_stats, pool_stats_t, pool_t
 from cuda_pool._slab cimport demand_of, slabs_note
-from cuda_pool._state cimport enter, leave
 from cuda_pool._status cimport STATUS_OK
 
 from cuda_pool.profile import SETTINGS, Blocks, Profile, Slots

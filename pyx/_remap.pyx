@@ -5,7 +5,7 @@ accessible. So whatever fails in between leaves each piece of memory in one plac
 three states; the next call goes on from there.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
 
 from cuda_pool._ask cimport ask_begin_context, ask_count
@@ -13,6 +13,7 @@ from cuda_pool._driver cimport (
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp,
     CUmemGenericAllocationHandle, cudaErrorMemoryAllocation, device_enter_context, device_leave, memory_of)
 from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._locks cimport enter, enter_all, leave_all
 from cuda_pool._pages cimport (
     pages_created, pages_end, pages_has, pages_next, pages_opened, pages_placed, pages_released, pages_spare,
     pages_suspended, pages_t, pages_taken)
@@ -22,7 +23,7 @@ from cuda_pool._segment cimport segment_highs, segment_total
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_MEM_ADDRESS_FREE, UPSTREAM_MEM_ADDRESS_RESERVE, UPSTREAM_MEM_CREATE,
     UPSTREAM_MEM_MAP, UPSTREAM_MEM_RELEASE, UPSTREAM_MEM_SET_ACCESS, UPSTREAM_MEM_UNMAP, UPSTREAM_SET_DEVICE,
-    WAIT_SHARE, enter, enter_all, leave_all, pool_address)
+    WAIT_SHARE, pool_address)
 from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY, status_code, status_cuda)
 

@@ -3,13 +3,13 @@
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
+from cuda_pool._bins cimport CACHED
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
     BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_metadata, buddy_pass_on,
     buddy_release, buddy_rename)
 from cuda_pool._gap cimport gap_find_far, gap_init
-from cuda_pool._heap cimport heap_t, tally_add, tally_enter, tally_t
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note
 from cuda_pool._mid cimport (
@@ -20,8 +20,9 @@ from cuda_pool._owner cimport NOBODY, batch_within, view_allows
 from cuda_pool._pages cimport pages_destroy, pages_init
 from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
-from cuda_pool._relaxed cimport set_size, set_u32
+from cuda_pool._relaxed cimport get_size, get_u64, set_size, set_u32, set_u64
 from cuda_pool._room cimport segment_largest_run
+from cuda_pool._seat cimport seat_t
 from cuda_pool._slab cimport (
     NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
     slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
@@ -29,11 +30,13 @@ from cuda_pool._slab cimport (
     slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+from cuda_pool._tally cimport tally_add, tally_enter, tally_subtract, tally_t
 
 cdef enum:
     TAG_COLOUR = 39
     GAP_SHARE = 64                  # of the capacity: gaps below pages that a block starts with
     PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
+    BLOCKS_PER_GRANULE = 8          # live ones start in different granules, with free ones of several owners between them
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
@@ -59,7 +62,8 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
     segment.tag = <uint32_t*>host_map(segment.granules * sizeof(uint32_t), TAG_COLOUR)
     if (segment.tag == NULL or not buddy_init(&segment.buddy, <uint32_t>units)
             or not mid_init(&segment.mid, <uint32_t>(units * (settings.min_block // MID_UNIT)),
-                            <uint32_t>(segment.size // MID_UNIT))
+                            <uint32_t>(segment.size // MID_UNIT),
+                            min(segment.span // MID_UNIT, BLOCKS_PER_GRANULE * segment.granules))
             or not slabs_init(&segment.slabs, settings.size_classes, settings.classes, segment.granules,
                               settings.colouring)
             or (settings.span != 0 and not gap_init(&segment.mid, <uint32_t>(segment.span // MID_UNIT)))):
@@ -102,23 +106,32 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil:
 
 
 cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil:
-    cdef tally_t tally
-    cdef int owner
-    memset(&tally, 0, sizeof(tally))
+    cdef tally_t tally, mid = mid_total(segment)
     if tier == TIER_MID:
-        tally_add(&tally, &segment.mid_tally)
-    elif tier == TIER_BUDDY:
-        tally_add(&tally, &segment.buddy_tally)
-    else:
-        for owner in range(segment.slabs.owners):
-            tally_add(&tally, &segment.slabs.heap[owner].tally)
+        return mid
+    if tier == TIER_BUDDY:
+        return segment.buddy_tally
+    tally = segment_total(segment)
+    tally_subtract(&tally, &mid)
+    tally_subtract(&tally, &segment.buddy_tally)
     return tally
 
 
+cdef tally_t mid_total(const segment_t* segment) noexcept nogil:
+    cdef tally_t total = segment.mid_tally
+    cdef const seat_t* seat = segment.seats
+    while seat != NULL:
+        tally_add(&total, &seat.blocks)
+        seat = seat.next
+    return total
+
+
 cdef tally_t segment_total(const segment_t* segment) noexcept nogil:
-    cdef tally_t total = segment_tally(segment, TIER_SLAB)
-    tally_add(&total, &segment.mid_tally)
-    tally_add(&total, &segment.buddy_tally)
+    cdef tally_t total = segment.total
+    cdef const seat_t* seat = segment.seats
+    while seat != NULL:
+        tally_add(&total, &seat.total)
+        seat = seat.next
     return total
 
 
@@ -130,20 +143,27 @@ cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil:
 
 
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil:
-    cdef int owner
+    cdef const seat_t* seat = segment.seats
     used[0] = segment.used_high
     requested[0] = segment.requested_high
-    for owner in range(segment.slabs.owners):
-        used[0] = max(used[0], segment.slabs.heap[owner].used_high)
-        requested[0] = max(requested[0], segment.slabs.heap[owner].requested_high)
-    used[0] = min(used[0], segment.size_high)       # a heap may have seen a block both where it was and where it is
+    while seat != NULL:
+        used[0] = max(used[0], get_size(&seat.used_high))
+        requested[0] = max(requested[0], get_size(&seat.requested_high))
+        seat = seat.next
+    used[0] = min(used[0], segment.size_high)       # a thread may not have seen yet what another one has freed
     requested[0] = min(requested[0], used[0])
 
 
 cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, size_t requested) noexcept nogil:
     tally_enter(tally, used, requested)
+    tally_enter(&segment.total, used, requested)
     if segment.learn != NULL:
         learn_enter(segment.learn, used)
+    segment_note_highs(segment)
+
+
+cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil:
+    tally_enter(&segment.total, used, requested)
     segment_note_highs(segment)
 
 
@@ -256,6 +276,7 @@ cdef void segment_mark_movable(segment_t* segment, const place_t* place, uint32_
                                size_t requested) noexcept nogil:
     cdef tally_t* tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
     set_size(&tally.requested, tally.requested - place.requested + requested)
+    set_size(&segment.total.requested, segment.total.requested - place.requested + requested)
     if place.tier == TIER_MID:
         segment.mid.block[place.index].role.live.requested = requested
         segment.mid.block[place.index].role.live.movable = movable
@@ -424,7 +445,7 @@ cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner
 cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil:
     segment.held -= place.used
     slot_retake(&segment.slabs, place.index, place.slot, nbytes)
-    slot_enter(segment, segment.slabs.slab[place.index].owner, place.used, nbytes)     # it may be another's by now
+    segment_count_slot(segment, place.used, nbytes)
     return segment_offset(segment, place)
 
 
@@ -510,8 +531,7 @@ cdef bint take_elsewhere(segment_t* segment, const view_t* view, owner_t owner, 
         offset[0] = slab_take(&segment.slabs, slab, nbytes)
     else:
         offset[0] = slab_take_allowed(&segment.slabs, slab, view, nbytes)
-    slot_enter(segment, segment.slabs.slab[slab].owner, segment.slabs.size_class[size_class].size, nbytes)
-    segment_note_highs(segment)
+    segment_count_slot(segment, segment.slabs.size_class[size_class].size, nbytes)
     return True
 
 
@@ -547,8 +567,7 @@ cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, si
                            size_t* used) noexcept nogil:
     offset[0] = slab_take(&segment.slabs, slab, nbytes)
     used[0] = segment.slabs.size_class[size_class].size
-    slot_enter(segment, segment.slabs.slab[slab].owner, used[0], nbytes)
-    segment_note_highs(segment)
+    segment_count_slot(segment, used[0], nbytes)
 
 
 cdef int grow_class(segment_t* segment, owner_t owner, const view_t* view, int size_class,
@@ -655,7 +674,7 @@ cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size
 
 cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
                             size_t* used) noexcept nogil:
-    segment.mid.block[block].role.live.requested = nbytes
+    set_u64(&segment.mid.block[block].role.live.requested, nbytes)
     segment.mid.block[block].role.live.movable = 0
     offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
     used[0] = <size_t>segment.mid.block[block].size * MID_UNIT
@@ -787,7 +806,7 @@ cdef bint shed_edge(segment_t* segment) noexcept nogil:
 
 cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
     cdef const mid_block_t* block = &segment.mid.block[place.index]
-    if <size_t>block.offset * MID_UNIT != offset:
+    if <size_t>block.offset * MID_UNIT != offset or get_u64(&block.role.live.requested) & CACHED:
         return False
     place.owner = block.owner
     place.batch = block.batch

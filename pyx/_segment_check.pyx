@@ -6,16 +6,15 @@ from libc.string cimport memset
 from cuda_pool._bits cimport round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_check
 from cuda_pool._gap cimport gap_bytes, gaps_check
-from cuda_pool._heap cimport tally_t
 from cuda_pool._learn cimport learn_check
 from cuda_pool._mid cimport (
-    MID_FREE, MID_GAP, MID_HELD, MID_PAGING, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_t, units_missing)
-from cuda_pool._owner cimport OWNERS
+    MID_FREE, MID_HELD, MID_PAGING, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_t, units_missing)
 from cuda_pool._pages cimport pages_check, pages_missing
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIERS, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_boundary, segment_start_of,
     segment_t, segment_tally)
 from cuda_pool._slab cimport slab_t, slabs_check, slot_is_live
+from cuda_pool._tally cimport tally_t
 
 
 # What the tags of a segment add up to.
@@ -48,8 +47,6 @@ cdef const char* segment_check(const segment_t* segment) noexcept nogil:
         if broken != NULL:
             return broken
     broken = sum_tags(segment, &total)
-    if broken == NULL:
-        broken = heaps_check(segment)
     if broken == NULL and segment.learn != NULL:
         broken = learn_check(segment.learn, segment.mid_tally.used + segment.buddy_tally.used, upper_blocks(segment))
     return broken if broken != NULL else sums_check(segment, &total)
@@ -59,22 +56,6 @@ cdef inline size_t upper_blocks(const segment_t* segment) noexcept nogil:
     """Live blocks outside the slabs."""
     return (segment.mid_tally.allocs - segment.mid_tally.frees
             + segment.buddy_tally.allocs - segment.buddy_tally.frees)
-
-
-cdef const char* heaps_check(const segment_t* segment) noexcept nogil:
-    cdef tally_t live[OWNERS]
-    cdef const slab_t* slab
-    cdef uint32_t index
-    cdef int owner
-    memset(live, 0, segment.slabs.owners * sizeof(tally_t))
-    for index in range(1, segment.slabs.made):
-        slab = &segment.slabs.slab[index]
-        if slab.live != NULL:
-            tally_slots(segment, slab, &live[slab.owner])
-    for owner in range(segment.slabs.owners):
-        if not tally_equals(&segment.slabs.heap[owner].tally, &live[owner]):
-            return b"segment: a heap's counters differ from the live slots of its owner"
-    return NULL
 
 
 cdef void tally_slots(const segment_t* segment, const slab_t* slab, tally_t* live) noexcept nogil:

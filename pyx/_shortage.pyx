@@ -15,6 +15,7 @@ from cuda_pool._ask cimport (
 from cuda_pool._driver cimport cudaErrorInvalidResourceHandle, cudaEvent_t
 from cuda_pool._growth cimport growth_alloc, growth_could_help, growth_is_due
 from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._locks cimport enter, enter_all, leave, leave_all
 from cuda_pool._order cimport (
     LEGACY, MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
     STREAM_VOUCHED, mark_t, order_any_pending, order_mark, order_pass_mark, order_view, order_waited,
@@ -23,8 +24,7 @@ from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_t
 from cuda_pool._relaxed cimport get_u32
 from cuda_pool._remap cimport remap_alloc
 from cuda_pool._segment cimport segment_could_share, segment_has_owned
-from cuda_pool._state cimport (
-    REUSE_NEVER, REUSE_WAIT, enter, enter_all, leave, leave_all, serve_locked, settle_locked, unhold_locked)
+from cuda_pool._state cimport REUSE_NEVER, REUSE_WAIT, serve_locked, settle_locked, unhold_locked
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY, status_code
 
 cdef enum:

@@ -12,7 +12,7 @@ from cuda_pool._bits cimport log2_ceil, popcount64
 from cuda_pool._hostmem cimport CACHE_LINE, host_align, host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_note, demand_pass
 from cuda_pool._owner cimport OWNERS, view_allows
-from cuda_pool._relaxed cimport set_size, set_u16
+from cuda_pool._relaxed cimport set_u16, set_u32
 
 cdef enum:
     COLOUR_STEP = 256           # keeps every slot as aligned as the smallest class
@@ -134,12 +134,13 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     cdef size_class_t* group = &slabs.size_class[size_class]
     cdef slab_t* slab = &slabs.slab[index]
     cdef size_t slots = nbytes // group.size, words = (slots + 63) // 64
-    cdef size_t lines = words * sizeof(uint64_t) + slots * sizeof(slot_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
+    cdef size_t lines = words * sizeof(uint64_t) + (slots + 1) * sizeof(slot_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
     # Whole lines: another slab in the same one may be another thread's.
     slab.live = <uint64_t*>host_align(2 * CACHE_LINE, lines) if slabs_have_record(slabs) else NULL
     if slab.live == NULL:
         return NO_SLAB
-    memset(slab.live, 0, lines)
+    memset(slab.live, 0, words * sizeof(uint64_t))
+    memset(slab.live + words, 0xFF, lines - words * sizeof(uint64_t))      # no slot is live, nor the one behind them
     slabs.makes += 1
     if index == slabs.made:
         slabs.made += 1
@@ -157,9 +158,13 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.used = 0
     slab.held = 0
     slab.free = NO_SLOT
-    slab.fresh = 0
+    set_u32(&slab.fresh, 0)
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
+    slab.start = offset + slab.colour
+    slab.size = <uint32_t>group.size
+    slab.reciprocal = group.reciprocal
+    slab.shift = group.shift
     ready_enter(slabs, index)
     return index
 
@@ -189,7 +194,7 @@ cdef void slab_shelve(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
     lists_leave(slabs, index)
     slab.free = NO_SLOT
-    slab.fresh = 0
+    set_u32(&slab.fresh, 0)
     slab.birth = slab.batch
     ready_enter(slabs, index)
 
@@ -240,7 +245,7 @@ cdef size_t slab_take_allowed(slabs_t* slabs, uint32_t index, const view_t* view
         return offset
     if before != NO_SLOT:
         slab.slot[before].value = slab.slot[slot].value
-        slab.slot[slot].value = chain
+        slab.slot[slot].value = NOT_LIVE | chain
         slab.free = slot
     return slab_take(slabs, index, nbytes)
 
@@ -259,7 +264,7 @@ cdef uint32_t find_allowed(const slab_t* slab, const view_t* view, uint32_t* bef
         if view_allows(view, slab.owner, slab.slot[slot].batch):
             return slot
         before[0] = slot
-        slot = slab.slot[slot].value
+        slot = slab.slot[slot].value & NO_SLOT
         looked += 1
     if slab.fresh < slab.slots and view_allows(view, slab.owner, slab.birth):
         return slab.fresh
@@ -273,7 +278,6 @@ cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t bat
     if slab.used == 0 and slabs_empty(slabs, lists) != NO_SLAB:
         return False
     lists_leave(slabs, index)
-    pass_tally(slabs, slab, to)
     set_u16(&slab.owner, to)
     slab.lists = lists
     slab.batch = batch
@@ -340,22 +344,6 @@ cdef inline slab_list_t slab_state(const slab_t* slab) noexcept nogil:
     if slab.ready:
         return SLAB_READY
     return SLAB_FULL if slab.used == slab.slots else SLAB_PARTIAL
-
-
-cdef void pass_tally(slabs_t* slabs, const slab_t* slab, owner_t to) noexcept nogil:
-    """Count the live slots of a slab with another owner's."""
-    cdef heap_t* old = &slabs.heap[slab.owner]
-    cdef heap_t* new = &slabs.heap[to]
-    cdef size_t count = slab.used - slab.held, used = count * slabs.size_class[slab.size_class].size, requested = 0
-    cdef uint32_t slot
-    for slot in range(slab.fresh):
-        requested += slab.slot[slot].value if slot_is_live(slab, slot) else 0
-    set_size(&old.tally.allocs, old.tally.allocs - count)
-    set_size(&old.tally.used, old.tally.used - used)
-    set_size(&old.tally.requested, old.tally.requested - requested)
-    set_size(&new.tally.allocs, new.tally.allocs + count)
-    set_size(&new.tally.used, new.tally.used + used)
-    set_size(&new.tally.requested, new.tally.requested + requested)
 
 
 cdef void class_init(size_class_t* group, size_t size) noexcept nogil:
@@ -471,7 +459,9 @@ cdef const char* slab_check(const slab_t* slab, size_t size, int state, uint32_t
         chain += 1
         if chain > slab.slots:
             return b"slab: the chain of free slots has a cycle"
-        slot = slab.slot[slot].value
+        if not slab.slot[slot].value & NOT_LIVE:
+            return b"slab: a free slot looks live"
+        slot = slab.slot[slot].value & NO_SLOT
     if live + slab.held != slab.used or slab.used + chain != slab.fresh or slab.fresh > slab.slots:
         return b"slab: slots used + slots free != slots"
     return NULL

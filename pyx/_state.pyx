@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
-from cuda_pool._heap cimport tally_t
+from cuda_pool._cache cimport caches_check, caches_forget
 from cuda_pool._held cimport (
     NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_add, owners_allowed, owners_discard,
     owners_has, owners_t)
@@ -12,14 +12,15 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed,
     stream_t)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, OWNERS, batch_within, later_batch
-from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._region cimport regions_check, regions_find
+from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_highs, segment_hold,
     segment_is_live, segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
+from cuda_pool._tally cimport tally_t
 from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove, uses_settle
 
 from libc.string cimport memset
@@ -280,6 +281,7 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil:
     segment_bequeath(&pool.segment, owner, BATCH_LAST, to, batch, LEGACY if to == NOBODY else to)
     if to != NOBODY:
         stream_freed(&pool.order, to, 0)
+    caches_forget(pool, owner)
     order_drop(&pool.order, owner)
     settle_locked(pool)
 
@@ -311,6 +313,8 @@ cdef bint renew_batches_locked(pool_t* pool) noexcept nogil:
 
 cdef const char* state_check(const pool_t* pool) noexcept nogil:
     cdef const char* broken = segment_check(&pool.segment)
+    if broken == NULL:
+        broken = caches_check(pool)
     if broken == NULL:
         broken = order_check(&pool.order)
     if broken == NULL:

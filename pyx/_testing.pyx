@@ -14,16 +14,17 @@ from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
 from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
     Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
 from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
 from cuda_pool._gate cimport status_raise
-from cuda_pool._heap cimport tally_t
 from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
     owners_allowed, owners_has, owners_t)
 from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
+from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
@@ -36,9 +37,7 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
 from cuda_pool._plan cimport (
     plan_add, plan_choose, plan_destroy, plan_init, plan_measure, plan_reserve, plan_t)
-from cuda_pool._pool cimport (
-    pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
-    pool_size_of, pool_skip_batches)
+from cuda_pool._pool cimport pool_check, pool_ignore_streams, pool_record_use_as, pool_size_of, pool_skip_batches
 from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._region cimport (
     NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,
@@ -54,14 +53,16 @@ from cuda_pool._slab cimport (
     slab_has_allowed, slab_return, slab_shelve, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available,
     slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready,
     slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake, slots_unused)
-from cuda_pool._state cimport enter_all, leave_all, pool_t
+from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
+from cuda_pool._tally cimport tally_t
 from cuda_pool._uses cimport (
     use_t, uses_check, uses_destroy, uses_find, uses_forget, uses_of, uses_remove, uses_t)
 
 cdef enum:
     SLABS = 1 << 20             # that a tier on its own may make
+    MID_RECORDS = 1 << 20       # of a mid tier on its own
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
 SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full", SLAB_READY: "ready"}
@@ -180,7 +181,7 @@ cdef class Mid:
     cdef mid_t mid
 
     def __cinit__(self, uint32_t start, uint32_t end, bint good_fit=False):
-        if not mid_init(&self.mid, start, end):
+        if not mid_init(&self.mid, start, end, min(end, <uint32_t>MID_RECORDS)):
             raise MemoryError
         self.mid.good_fit = good_fit
 

@@ -18,7 +18,7 @@ say "tests"
 cd "$tree"
 # Tests fork while other threads run, and let child processes end by SIGSEGV. Reports go to files, as pytest holds what
 # the process writes.
-export TSAN_OPTIONS=halt_on_error=0:exitcode=0:die_after_fork=0:handle_segv=0:report_signal_unsafe=0:history_size=4
+export TSAN_OPTIONS=halt_on_error=0:exitcode=0:die_after_fork=0:handle_segv=0:allocator_may_return_null=1:report_signal_unsafe=0:history_size=4
 export TSAN_OPTIONS=$TSAN_OPTIONS:log_path=$work/report
 export CI=true         # Hypothesis: no deadlines
 failed=0

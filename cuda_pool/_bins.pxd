@@ -1,0 +1,78 @@
+"""A cache: free slots and blocks that one thread keeps at hand for one stream, so that it needs no lock to reuse them.
+
+To the tiers they are in use. Whoever takes the pool's locks empties all caches first, so that nothing is ever missing.
+"""
+
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+from cuda_pool._bits cimport log2_floor
+from cuda_pool._driver cimport cudaStream_t
+from cuda_pool._mid cimport MID_UNIT, mid_block_t
+from cuda_pool._owner cimport owner_t
+from cuda_pool._slab cimport slot_t
+
+cdef enum:
+    BIN_BYTES_MAX = 256 << 10       # a bin of slots holds at most so much, 1 / BIN_SHARE of the capacity, and BIN_MOST
+    BIN_SHARE = 4096
+    BIN_MOST = 64
+    BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many
+    BLOCK_SHIFT_LEAST = 12          # blocks from 4 KiB
+    BLOCK_SHIFT_MOST = 20           # up to 1 MiB
+    BLOCK_STEPS = 8                 # bins between a power of two and the next
+    BLOCK_BINS = (BLOCK_SHIFT_MOST - BLOCK_SHIFT_LEAST) * BLOCK_STEPS + 1
+
+cdef extern from * nogil:
+    """
+    #define CUDA_POOL_FRESH 0x40000000u
+    #define CUDA_POOL_CACHED ((uint64_t)1 << 63)
+    """
+    const uint32_t FRESH "CUDA_POOL_FRESH"          # bit of the mark of a slot that was never handed out
+    const uint64_t CACHED "CUDA_POOL_CACHED"        # bit of what a cached block says was requested; then the mark
+
+# `record` is a slot_t in a bin of a size class, and a mid_block_t in one of blocks.
+ctypedef struct entry_t:
+    void* ptr
+    void* record
+
+# The last one in is the first out.
+ctypedef struct bin_t:
+    entry_t* entry
+    uint32_t count
+    uint32_t most
+    size_t size                     # bytes of each slot
+    size_t alignment                # largest that all of them have
+
+# Invariants, asserted by pool_check():
+#   0 <= count <= most in every bin;  not dirty  =>  the bins of slots are empty
+#   blocks_bytes == sum over the blocks;  blocks_bytes <= blocks_most
+#   the record of an entry has the seat's mark, unless the slot was freed twice at one time and is somebody else's
+#   with all locks held all bins are empty
+ctypedef struct cache_t:
+    owner_t owner
+    bint by_handle                  # may be meant by its handle alone: it is a promise that the stream stays, or a default
+    uint64_t serial                 # of the owner's record
+    cudaStream_t handle
+    size_t table_max                # largest request that has a class in the table
+    const uint16_t* table
+    size_t slab_max                 # largest request that is a slot's
+    bint dirty                      # some bin of slots may not be empty
+    size_t blocks_bytes             # of blocks
+    size_t blocks_most
+    size_t unmarked                 # bytes freed asynchronously, not yet counted in the heap
+    size_t unmarked_most            # from there on the stream wants an event
+    int classes
+    size_t mapped                   # bytes of host memory
+    int colour
+    bin_t block[BLOCK_BINS]
+    bin_t bin[1]                    # `classes` of them, and then their entries
+
+
+cdef inline int block_bin(size_t nbytes) noexcept nogil:
+    """The bin whose blocks have from so many bytes on, or from a little less."""
+    cdef int shift = log2_floor(nbytes)
+    return (shift - BLOCK_SHIFT_LEAST) * BLOCK_STEPS + <int>(nbytes >> (shift - 3) & (BLOCK_STEPS - 1))
+
+
+cdef inline bint bin_holds(const bin_t* bin, size_t nbytes) noexcept nogil:
+    """Is the block that would be taken there, and large enough?"""
+    return bin.count != 0 and <size_t>(<mid_block_t*>bin.entry[bin.count - 1].record).size * MID_UNIT >= nbytes

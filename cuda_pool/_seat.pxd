@@ -1,0 +1,85 @@
+"""A seat: what one thread has of one pool, so that its calls meet other threads nowhere.
+
+The thread says `busy`, looks whether it is `stopped`, and works on its caches if not. Whoever takes the pool's locks
+says `stopped` first, and waits until the seat is not busy. Both write one word and then read the other, which needs a
+barrier in between; the thread is spared its half: the other side makes the kernel run barriers on all processors of
+the process (the asymmetric barrier of membarrier(2); Dice, Huang and Yang, "Asymmetric Dekker synchronization", 2001).
+Where the kernel has none there are no seats. The thread sanitizer does not know it: in its build `busy` is a lock.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from cuda_pool._bins cimport cache_t
+from cuda_pool._lock cimport lock_clear
+from cuda_pool._owner cimport OWNERS, owner_t
+from cuda_pool._relaxed cimport get_pointer
+from cuda_pool._tally cimport tally_t
+
+cdef extern from * nogil:
+    """
+    #define CUDA_POOL_LOAD_U32(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+    #define CUDA_POOL_STORE_U32(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+    /* The compiler's half of the barrier; the relaxed store may still wait in the processor's store buffer. */
+    static inline int cuda_pool_sit(unsigned *busy) {
+    #ifdef __SANITIZE_THREAD__
+        return __atomic_exchange_n(busy, 1u, __ATOMIC_ACQUIRE) == 0;
+    #else
+        __atomic_store_n(busy, 1u, __ATOMIC_RELAXED);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        return 1;
+    #endif
+    }
+    #define CUDA_POOL_LIKELY(x) __builtin_expect(!!(x), 1)
+    """
+    uint32_t load_u32 "CUDA_POOL_LOAD_U32"(const uint32_t*)
+    void store_u32 "CUDA_POOL_STORE_U32"(uint32_t*, uint32_t)
+    bint sit "cuda_pool_sit"(unsigned*)
+    bint likely "CUDA_POOL_LIKELY"(bint)
+
+cdef enum:
+    SEATS = 8                       # pools that a thread finds at once
+
+# Invariant, asserted by pool_check():  the seats' totals and the segment's add up to what is live
+ctypedef struct seat_t:
+    void* gate                      # `pool`, NULL while it is stopped
+    void* pool                      # the pool_t, NULL once that let go
+    unsigned busy                   # 1 while the thread is at work on it
+    uint32_t stopped                # for whoever looks; the thread sees it at `gate`
+    uint32_t mark                   # of what lies in its caches: never used twice in a pool
+    owner_t recent                  # whose cache served last
+    owner_t wanted                  # whose cache was missed last, or NOBODY
+    tally_t total                   # what its calls changed since the caches were emptied last
+    tally_t blocks                  # of that, blocks of the mid tier
+    size_t used_high                # bytes: of the whole segment, as far as it was seen from here
+    size_t requested_high
+    cache_t* cache[OWNERS]          # of each stream on which it has allocated or freed
+    uint64_t thread
+    seat_t* next                    # of the pool
+    seat_t* also                    # of the thread
+    seat_t** place                  # where the thread finds it
+    uint32_t holders                # the thread and the pool: who lets go last gives it back
+    uint32_t left                   # the thread has ended
+
+# A new seat of the calling thread, which will be found at `place`; NULL when the host has no memory or the thread ends.
+cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil
+# The calling thread's seat at a pool, if it has one that is not found at once; it is found from now on.
+cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil
+# The pool lets go of a seat.
+cdef void seat_drop(seat_t* seat) noexcept nogil
+# Stop all seats of a list, and wait until none is busy; then let them go on, or stay stopped.
+cdef void seats_stop(seat_t* seats) noexcept nogil
+cdef void seats_go(seat_t* seats, bint stopped) noexcept nogil
+
+
+cdef inline seat_t* seat_enter(seat_t* seat, const void* pool) noexcept nogil:
+    """Sit down at a seat if it is that pool's and not stopped; NULL otherwise."""
+    if not likely(seat != NULL) or not sit(&seat.busy):
+        return NULL
+    if likely(get_pointer(<void* const*>&seat.gate) == pool):
+        return seat
+    lock_clear(&seat.busy)
+    return NULL
+
+
+cdef inline void seat_leave(seat_t* seat) noexcept nogil:
+    lock_clear(&seat.busy)

@@ -1,0 +1,294 @@
+"""The caches of a thread: filled from slabs, spilled to them, and emptied with all locks held.
+
+Bonwick and Adams, "Magazines and Vmem", USENIX 2001, without magazines' depot: what overflows goes to the slab.
+"""
+
+from libc.stdint cimport uint32_t
+from libc.string cimport memmove, memset
+
+from cuda_pool._bins cimport (
+    BIN_BYTES_MAX, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_t, cache_t, entry_t)
+from cuda_pool._heap cimport heap_t
+from cuda_pool._hostmem cimport host_map, host_unmap
+from cuda_pool._learn cimport learn_leave
+from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._mid cimport MID_UNIT, mid_block_t
+from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
+from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
+from cuda_pool._relaxed cimport get_u32, set_u32
+from cuda_pool._seat cimport load_u32, seat_drop, seat_t
+from cuda_pool._segment cimport (
+    TAG_INDEX_SHIFT, TIER_MID, place_t, segment_free_block, segment_shed_slab, segment_t)
+from cuda_pool._slab cimport (
+    NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
+    slab_would_be_spare, slabs_available, slabs_of, slot_t)
+from cuda_pool._state cimport pool_address, pool_offset, pool_t
+from cuda_pool._tally cimport tally_add
+
+cdef enum:
+    BLOCKS_SHARE = 128              # of the capacity: what blocks a cache holds at most, or BLOCKS_BYTES_MAX
+    BLOCKS_BYTES_MAX = 64 << 20
+    COLOURS = 32
+    MARKS_MAX = (1 << 30) - 1
+
+
+cdef void seat_add(pool_t* pool, seat_t* seat) noexcept nogil:
+    pool.marks = pool.marks % MARKS_MAX + 1
+    seat.mark = NOT_LIVE | pool.marks
+    seat.next = pool.segment.seats
+    pool.segment.seats = seat
+
+
+cdef cache_t* cache_make(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
+    cdef size_t mapped = cache_bytes(pool)
+    cdef cache_t* cache = seat.cache[owner]
+    if cache == NULL:
+        cache = <cache_t*>host_map(mapped, owner % COLOURS)
+        if cache == NULL:
+            return NULL
+        cache.mapped = mapped
+        cache_init(pool, cache, owner)
+        seat.cache[owner] = cache
+    cache_name(pool, cache, owner)
+    return cache
+
+
+cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept nogil:
+    cdef const segment_t* segment = &pool.segment
+    cdef entry_t* entry
+    cdef int index
+    cache.colour = owner % COLOURS
+    cache.classes = segment.slabs.classes
+    cache.table = segment.slabs.table
+    cache.table_max = segment.slabs.table_max
+    cache.slab_max = segment.slabs.max
+    cache.blocks_most = 0 if counts_blocks(pool) else min(pool.capacity // BLOCKS_SHARE, <size_t>BLOCKS_BYTES_MAX)
+    entry = <entry_t*>(&cache.bin[0] + segment.slabs.classes)
+    for index in range(segment.slabs.classes):
+        cache.bin[index].entry = entry
+        cache.bin[index].size = segment.slabs.size_class[index].size
+        cache.bin[index].alignment = min(segment.slot_alignment, cache.bin[index].size & (0 - cache.bin[index].size))
+        cache.bin[index].most = bin_most(pool, cache.bin[index].size)
+        entry += cache.bin[index].most
+    for index in range(BLOCK_BINS):
+        cache.block[index].entry = entry
+        cache.block[index].most = BLOCK_ENTRIES
+        entry += BLOCK_ENTRIES
+
+
+cdef inline bint counts_blocks(const pool_t* pool) noexcept nogil:
+    """Does the pool do something by itself when blocks come and go?"""
+    return pool.releases or pool.learn.predicts or pool.defrag.threshold != 0 or pool.defrag.interval != 0
+
+
+cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
+    cdef const segment_t* segment = &pool.segment
+    cdef size_t entries = BLOCK_BINS * BLOCK_ENTRIES
+    cdef int index
+    for index in range(segment.slabs.classes):
+        entries += bin_most(pool, segment.slabs.size_class[index].size)
+    return sizeof(cache_t) + segment.slabs.classes * sizeof(bin_t) + entries * sizeof(entry_t)
+
+
+cdef inline uint32_t bin_most(const pool_t* pool, size_t size) noexcept nogil:
+    return <uint32_t>min(min(pool.capacity // BIN_SHARE, <size_t>BIN_BYTES_MAX) // size, <size_t>BIN_MOST)
+
+
+cdef void cache_name(pool_t* pool, cache_t* cache, owner_t owner) noexcept nogil:
+    cdef const stream_t* stream = &pool.order.stream[owner]
+    cache.owner = owner
+    cache.serial = stream.serial
+    cache.handle = stream.handle
+    cache.by_handle = (owner == LEGACY or stream.kind == STREAM_HELD
+                       or (stream.kind == STREAM_THREAD and stream.id == this_thread()))
+    note_unmarked(pool, cache)
+
+
+cdef inline void note_unmarked(pool_t* pool, cache_t* cache) noexcept nogil:
+    """Count what was freed on the stream, and how much more may be before it wants an event."""
+    cdef size_t* unmarked = &pool.heaps[cache.owner].unmarked
+    unmarked[0] += cache.unmarked
+    cache.unmarked = 0
+    cache.unmarked_most = <size_t>-1
+    if stream_can_vanish(&pool.order.stream[cache.owner]):
+        cache.unmarked_most = pool.mark_bytes - min(pool.mark_bytes, unmarked[0])
+
+
+cdef bint cache_refill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
+    """Fill half of an empty bin from one slab, so that what is taken last was first there."""
+    cdef segment_t* segment = &pool.segment
+    cdef heap_t* heap = &pool.heaps[cache.owner]
+    cdef bin_t* bin = &cache.bin[size_class]
+    cdef const slab_lists_t* lists = slabs_of(&segment.slabs, cache.owner, size_class)
+    cdef uint32_t slab, wanted = (bin.most + 1) // 2, taken
+    lock_acquire(&heap.lock)
+    slab = slabs_available(lists)
+    if slab != NO_SLAB and lists.held == NO_HELD:
+        wanted = min(wanted, segment.slabs.slab[slab].slots - segment.slabs.slab[slab].used)
+        for taken in range(wanted):
+            take(pool, seat, bin, slab, wanted - 1 - taken)
+        bin.count = wanted
+        cache.dirty = True
+    lock_release(&heap.lock)
+    return bin.count != 0
+
+
+cdef inline void take(pool_t* pool, seat_t* seat, bin_t* bin, uint32_t slab, uint32_t at) noexcept nogil:
+    cdef slab_t* record = &pool.segment.slabs.slab[slab]
+    cdef bint fresh = record.free == NO_SLOT
+    cdef size_t offset = slab_take(&pool.segment.slabs, slab, 0)
+    cdef slot_t* slot = &record.slot[slab_slot(&pool.segment.slabs, slab, offset)]
+    set_u32(&slot.value, seat.mark | (FRESH if fresh else 0))
+    bin.entry[at].ptr = pool_address(pool, offset)
+    bin.entry[at].record = slot
+
+
+cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
+    """Return the older half of a bin to the slabs; whether there is room now.
+
+    What would leave a second empty slab stays: that is for whoever has all locks.
+    """
+    cdef bin_t* bin = &cache.bin[size_class]
+    cdef heap_t* heap = &pool.heaps[cache.owner]
+    cdef uint32_t at, half = (bin.count + 1) // 2, kept = 0
+    lock_acquire(&heap.lock)
+    for at in range(half):
+        if not give_back(pool, seat, &bin.entry[at], False):
+            bin.entry[kept] = bin.entry[at]
+            kept += 1
+    lock_release(&heap.lock)
+    memmove(&bin.entry[kept], &bin.entry[half], (bin.count - half) * sizeof(entry_t))
+    bin.count -= half - kept
+    return bin.count < bin.most
+
+
+cdef bint give_back(pool_t* pool, const seat_t* seat, const entry_t* entry, bint sheds) noexcept nogil:
+    """Return a slot to its slab. One that somebody else has by now, freed twice at one time, is left alone."""
+    cdef segment_t* segment = &pool.segment
+    cdef slot_t* slot = <slot_t*>entry.record
+    cdef size_t offset = pool_offset(pool, entry.ptr)
+    cdef uint32_t slab = segment.tag[offset >> segment.granule_shift] >> TAG_INDEX_SHIFT
+    cdef uint32_t value = get_u32(&slot.value), index = <uint32_t>(slot - segment.slabs.slab[slab].slot)
+    if value & ~FRESH != seat.mark:
+        return True
+    if value & FRESH and slab_unfresh(&segment.slabs, slab, index):
+        return True
+    if not sheds and slab_would_be_spare(&segment.slabs, slab):
+        return False
+    if slab_return(&segment.slabs, slab, index):
+        segment_shed_slab(segment, slab)
+    return True
+
+
+cdef void seats_empty(pool_t* pool) noexcept nogil:
+    cdef seat_t** link = &pool.segment.seats
+    cdef seat_t* seat
+    cdef int at
+    while link[0] != NULL:
+        seat = link[0]
+        for at in range(OWNERS):
+            if seat.cache[at] != NULL:
+                cache_empty(pool, seat, seat.cache[at])
+        seat_fold(pool, seat)
+        if load_u32(&seat.left) == 0:
+            link = &seat.next
+            continue
+        link[0] = seat.next
+        seat_close(seat)
+
+
+cdef void seat_fold(pool_t* pool, seat_t* seat) noexcept nogil:
+    cdef segment_t* segment = &pool.segment
+    tally_add(&segment.total, &seat.total)
+    tally_add(&segment.mid_tally, &seat.blocks)
+    segment.used_high = max(segment.used_high, min(seat.used_high, segment.size_high))
+    segment.requested_high = max(segment.requested_high, min(seat.requested_high, segment.used_high))
+    memset(&seat.total, 0, sizeof(seat.total))
+    memset(&seat.blocks, 0, sizeof(seat.blocks))
+    seat.used_high = 0
+    seat.requested_high = 0
+
+
+cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil:
+    """Return what was taken from the slabs last first, so that they are as if it had never been taken."""
+    cdef int index
+    cdef uint32_t at
+    note_unmarked(pool, cache)
+    if cache.dirty:
+        for index in range(cache.classes):
+            for at in range(cache.bin[index].count):
+                give_back(pool, seat, &cache.bin[index].entry[at], True)
+            cache.bin[index].count = 0
+    if cache.blocks_bytes != 0:
+        for index in range(BLOCK_BINS):
+            for at in range(cache.block[index].count):
+                free_block(pool, seat, <mid_block_t*>cache.block[index].entry[at].record)
+            cache.block[index].count = 0
+    cache.dirty = False
+    cache.blocks_bytes = 0
+
+
+cdef void free_block(pool_t* pool, const seat_t* seat, mid_block_t* block) noexcept nogil:
+    cdef place_t place
+    memset(&place, 0, sizeof(place))
+    place.tier = TIER_MID
+    place.index = <uint32_t>(block - pool.segment.mid.block)
+    place.owner = block.owner
+    place.batch = batch_due(pool, block)
+    place.used = <size_t>block.size * MID_UNIT
+    if pool.segment.learn != NULL:
+        learn_leave(pool.segment.learn, place.used)
+    segment_free_block(&pool.segment, &place, block.owner, place.batch)
+
+
+cdef inline uint32_t batch_due(pool_t* pool, const mid_block_t* block) noexcept nogil:
+    """The batch with which memory goes back to the stream that it is of: 0 if that is over."""
+    cdef stream_t* stream = &pool.order.stream[block.owner]
+    if block.owner == NOBODY or batch_within(block.batch, stream.done):
+        return 0
+    if not batch_within(block.batch, stream.freed):
+        set_u32(&stream.freed, block.batch)
+    return block.batch
+
+
+cdef void seat_close(seat_t* seat) noexcept nogil:
+    cdef int at
+    for at in range(OWNERS):
+        if seat.cache[at] != NULL:
+            host_unmap(seat.cache[at], seat.cache[at].mapped, seat.cache[at].colour)
+            seat.cache[at] = NULL
+    seat_drop(seat)
+
+
+cdef void seats_close(pool_t* pool) noexcept nogil:
+    cdef seat_t* seat = pool.segment.seats
+    cdef seat_t* after
+    pool.segment.seats = NULL
+    while seat != NULL:
+        after = seat.next
+        seat_close(seat)
+        seat = after
+
+
+cdef void caches_forget(pool_t* pool, owner_t owner) noexcept nogil:
+    cdef seat_t* seat = pool.segment.seats
+    while seat != NULL:
+        if seat.cache[owner] != NULL:
+            seat.cache[owner].serial = 0
+            seat.cache[owner].by_handle = False
+        seat = seat.next
+
+
+cdef const char* caches_check(const pool_t* pool) noexcept nogil:
+    cdef const seat_t* seat = pool.segment.seats
+    cdef const cache_t* cache
+    cdef int at
+    while seat != NULL:
+        for at in range(OWNERS):
+            cache = seat.cache[at]
+            if cache != NULL and (cache.dirty or cache.blocks_bytes != 0):
+                return b"cache: not empty while all locks are held"
+        if seat.pool != pool:
+            return b"seat: on the list of another pool"
+        seat = seat.next
+    return NULL
