@@ -25,14 +25,14 @@ class PoolStats:
     used, used_high : int
         What live blocks occupy, rounding included, and the highest value seen.
     requested, requested_high : int
-        What was asked for in live blocks, and the highest value seen. Both of these marks are exact while the small
-        blocks of one stream only are live; with those of several, a short peak of small blocks may be missed.
+        What was asked for in live blocks, and the highest value seen. Both of these marks are exact while one thread
+        uses the pool. With several, a short peak may be missed, or counted with what another thread had just freed.
     pending : int
         Free, and at once reusable by one stream only, as far as the pool knows; part of `free`.
     free : int
         Not in use.
     largest_free : int
-        The largest request that would succeed once all pending work is done.
+        The largest request that would succeed once all pending work is done, without growing.
     alloc_count, free_count, oom_count : int
         Calls that succeeded, and allocations that failed.
     grow_count, trim_count, defrag_count : int

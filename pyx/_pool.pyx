@@ -771,7 +771,7 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     out.oom_count = pool.oom_count
     out.defrag_count = pool.defrag.count
     out.free = (pool.segment.size if pool.segment.pages.shift == 0 else out.reserved) - total.used
-    out.largest_free = segment_largest_free(&pool.segment)
+    out.largest_free = min(segment_largest_free(&pool.segment), out.free)       # without growing
     for tier in range(TIER_SLAB, TIERS):
         out.tier[tier] = segment_tally(&pool.segment, tier)
     memcpy(out.upstream, pool.upstream, sizeof(out.upstream))

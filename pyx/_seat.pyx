@@ -21,7 +21,8 @@ cdef extern from * nogil:
     static __thread int cuda_pool_ended;
     static pthread_key_t cuda_pool_seats_key;
     static void (*cuda_pool_forget)(void *);
-    static void cuda_pool_thread_ends(void *seats) {
+    /* The thread sanitizer does not see how the C library hands the memory of these variables to the next thread. */
+    __attribute__((no_sanitize_thread)) static void cuda_pool_thread_ends(void *seats) {
         (void)seats;
         cuda_pool_ended = 1;
         cuda_pool_forget(cuda_pool_seats);

@@ -719,3 +719,16 @@ def percentile_99_beside(action, pool):
                 seconds.append(time.perf_counter() - started)
         running.result()
     return sorted(seconds)[len(seconds) * 99 // 100]
+
+
+@pytest.mark.parametrize("backing", ["malloc", "virtual"])
+def test_largest_free_is_what_fits_without_growing(make_device, backing):
+    with cp.Pool("4MiB", device=make_device("128MiB"), growth="dynamic", max_capacity="64MiB", backing=backing) as pool:
+        stats = pool.stats()
+        assert stats.largest_free <= stats.free <= stats.reserved and 0 <= stats.external_fragmentation <= 1
+        calls = dict(stats.upstream_calls)
+        pool.free(pool.alloc(stats.largest_free))
+        assert {name: count for name, count in pool.stats().upstream_calls.items() if "M" in name} \
+            == {name: count for name, count in calls.items() if "M" in name} | {
+                "cudaMemGetInfo": calls["cudaMemGetInfo"] + 1}
+        pool.check()
