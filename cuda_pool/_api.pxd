@@ -7,7 +7,7 @@ from cuda_pool._stream cimport Streams
 
 
 cdef class Pool:
-    cdef pool_t* handle             # never NULL; closed or open
+    cdef pool_t* state              # never NULL; closed or open
     cdef readonly Device device
     cdef readonly object settings
     cdef readonly bint debug
