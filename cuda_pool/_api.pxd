@@ -6,6 +6,8 @@ from cuda_pool._state cimport pool_t
 from cuda_pool._stream cimport Streams
 
 
+cdef const char* POOL_CAPSULE      # "cuda_pool.pool"
+
 cdef class Pool:
     cdef pool_t* state              # never NULL; closed or open
     cdef readonly Device device

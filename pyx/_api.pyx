@@ -8,7 +8,8 @@ from weakref import WeakSet
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF
+from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_New, PyCapsule_SetContext
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -60,6 +61,8 @@ cdef object DEFAULT_CAPACITY = 0.75
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
 SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
+
+POOL_CAPSULE = "cuda_pool.pool"
 
 cdef object live_pools = WeakSet()
 cdef object in_relief = threading.local()
@@ -668,6 +671,27 @@ cdef class Pool:
         return pool_is_closed(self.state)
 
     @property
+    def handle(self):
+        """The address of the pool as an int, for C: a ``cuda_pool_t*``.
+
+        It is valid as long as this object exists, the pool closed or not: after ``close`` every function of the C
+        interface answers ``CUDA_POOL_ERROR_CLOSED``.
+        """
+        return <size_t>self.state
+
+    @property
+    def capsule(self):
+        """A PyCapsule ``"cuda_pool.pool"`` with the pool's address, which keeps the pool as long as it exists.
+
+        It does not keep the pool open: after ``close`` every function of the C interface answers
+        ``CUDA_POOL_ERROR_CLOSED``.
+        """
+        capsule = PyCapsule_New(self.state, POOL_CAPSULE, let_go)
+        PyCapsule_SetContext(capsule, <void*>self)
+        Py_INCREF(self)
+        return capsule
+
+    @property
     def metadata_bytes(self):
         """Host address space set aside for bookkeeping, in bytes; only what is touched takes host memory."""
         return pool_metadata(self.state)
@@ -721,6 +745,10 @@ cdef class Pool:
         finally:
             in_relief.busy = False
         return returned != 0 or len(callbacks) != 0
+
+
+cdef void let_go(object capsule) noexcept:
+    Py_XDECREF(<PyObject*>PyCapsule_GetContext(capsule))
 
 
 cdef object hand_out(Pool pool, void* ptr):
