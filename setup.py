@@ -19,6 +19,7 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).resolve().parent
 KIND = os.environ.get("CUDA_POOL_BUILD", "release")
 BUILD_DIR = Path("build", KIND)
+INCLUDE = Path("cuda_pool", "include")
 C_DIR = BUILD_DIR / f"cython-{Cython.__version__}"      # C of another Cython, or kind, is not up to date
 
 # Counters that are written one by one and read as a vector stall until the writes have reached the cache.
@@ -53,6 +54,12 @@ def declarations(pyx):
     return sorted(found)
 
 
+def headers(pyx):
+    """The C headers that a module's declarations name."""
+    text = "".join(path.read_text() for path in declarations(pyx))
+    return [str(path) for path in INCLUDE.glob("*.h") if f'"{path.name}"' in text]
+
+
 def discard_stale_c(pyx, depends):
     """Remove the C of a module that is older than what it depends on; new C is compiled anyhow.
 
@@ -69,6 +76,7 @@ def extension(pyx):
         f"cuda_pool.{pyx.stem}", [str(pyx)],
         extra_compile_args=[*COMPILE_ARGS[KIND], "-fvisibility=hidden"],
         extra_link_args=LINK_ARGS.get(KIND, []),
+        include_dirs=[str(INCLUDE)], depends=headers(pyx),
         define_macros=[("CYTHON_EXTERN_C", "extern")],
     )
 

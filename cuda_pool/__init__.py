@@ -3,10 +3,11 @@
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
-from . import sim
+from . import capi, sim
 from ._api import Pool, release_memory
 from ._buffer import Buffer
 from ._movable import Movable
+from .capi import get_include
 from .defrag import DefragReport, FreeSpace
 from .errors import (
     CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, TraceError)
@@ -21,6 +22,6 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Movable",
-    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "TierStats", "TraceError", "format_size",
-    "parse_size", "release_memory", "sim",
+    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "TierStats", "TraceError", "capi", "format_size",
+    "get_include", "parse_size", "release_memory", "sim",
 ]

@@ -6,8 +6,10 @@ from cuda_pool._state cimport pool_t
 from cuda_pool._stream cimport Streams
 
 
+cdef const char* POOL_CAPSULE      # "cuda_pool.pool"
+
 cdef class Pool:
-    cdef pool_t* handle             # never NULL; closed or open
+    cdef pool_t* state              # never NULL; closed or open
     cdef readonly Device device
     cdef readonly object settings
     cdef readonly bint debug

@@ -1,22 +1,23 @@
 """What a nogil function of the pool returns: 0, or the reason for which it changed nothing."""
 
+# The values are those of cuda_pool_status in include/cuda_pool.h, and stay: a new one gets the next number.
 cdef enum status_t:
     STATUS_OK = 0
-    STATUS_OUT_OF_MEMORY        # no block of that size
-    STATUS_FOREIGN_POINTER      # not an address of this pool
-    STATUS_INTERIOR_POINTER     # inside a live block, not its start
-    STATUS_FREED_POINTER        # in the pool, but in no live block
-    STATUS_CLOSED               # the pool is closed
-    STATUS_FORKED               # the pool belongs to the parent process
-    STATUS_HOST_MEMORY          # no host memory for the bookkeeping
-    STATUS_BAD_ALIGNMENT        # not a power of two
-    STATUS_CAPTURING            # a stream is being captured, which forbids this
-    STATUS_STREAMS              # as many streams as a pool can keep apart are pending
-    STATUS_WOULD_WAIT           # the driver would have to be asked; pool_try_* never does
-    STATUS_OVERLAP              # the driver returned memory that is live already
-    STATUS_MOVABLE              # a movable block's address: its handle is to be used
-    STATUS_PINNED               # a movable block is pinned
-    STATUS_CUDA                 # a driver call failed; status_code() and status_call() tell which and how
+    STATUS_OUT_OF_MEMORY = 1    # no block of that size
+    STATUS_FOREIGN_POINTER = 2  # not an address of this pool
+    STATUS_INTERIOR_POINTER = 3 # inside a live block, not its start
+    STATUS_FREED_POINTER = 4    # in the pool, but in no live block
+    STATUS_CLOSED = 5           # the pool is closed
+    STATUS_FORKED = 6           # the pool belongs to the parent process
+    STATUS_HOST_MEMORY = 7      # no host memory for the bookkeeping
+    STATUS_BAD_ALIGNMENT = 8    # not a power of two
+    STATUS_CAPTURING = 9        # a stream is being captured, which forbids this
+    STATUS_STREAMS = 10         # as many streams as a pool can keep apart are pending
+    STATUS_WOULD_WAIT = 11      # the driver would have to be asked; pool_try_* never does
+    STATUS_OVERLAP = 12         # the driver returned memory that is live already
+    STATUS_MOVABLE = 13         # a movable block's address: its handle is to be used
+    STATUS_PINNED = 14          # a movable block is pinned
+    STATUS_CUDA = 15            # a driver call failed; status_code() and status_call() tell which and how
 
 cdef enum:
     STATUS_CODE_SHIFT = 8

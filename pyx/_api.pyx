@@ -8,7 +8,8 @@ from weakref import WeakSet
 cimport cython
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF
+from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_New, PyCapsule_SetContext
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -60,6 +61,8 @@ cdef object DEFAULT_CAPACITY = 0.75
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
 SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
+
+POOL_CAPSULE = "cuda_pool.pool"
 
 cdef object live_pools = WeakSet()
 cdef object in_relief = threading.local()
@@ -131,12 +134,12 @@ cdef class Pool:
     """
 
     def __cinit__(self, *args, **kwargs):
-        self.handle = <pool_t*>calloc(1, sizeof(pool_t))
-        if self.handle == NULL:
+        self.state = <pool_t*>calloc(1, sizeof(pool_t))
+        if self.state == NULL:
             raise MemoryError("the host has no memory left for a pool")
-        pool_init(self.handle)
+        pool_init(self.state)
         self.streams = Streams.__new__(Streams)
-        self.streams.pool = self.handle
+        self.streams.pool = self.state
         self.callbacks = ()
 
     def __init__(self, capacity=DEFAULT_CAPACITY, device=0, backing="malloc", growth="static", max_capacity=None,
@@ -151,9 +154,9 @@ cdef class Pool:
             interval = _count("defrag_interval", defrag_interval)
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
                       headroom, profile, debug, scrub, trace, reuse, release_threshold)
-            defrag_set(self.handle, threshold, interval)
+            defrag_set(self.state, threshold, interval)
         except BaseException:
-            self.initialised = not pool_is_closed(self.handle)
+            self.initialised = not pool_is_closed(self.state)
             raise
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
@@ -183,9 +186,9 @@ cdef class Pool:
                 self.close()
                 raise
         if threshold is not None:
-            pool_set_release(self.handle, threshold)
+            pool_set_release(self.state, threshold)
         live_pools.add(self)
-        self.legacy = pool_find_stream(self.handle, NULL)
+        self.legacy = pool_find_stream(self.state, NULL)
         return 0
 
     @cython.binding(False)
@@ -226,7 +229,7 @@ cdef class Pool:
             self.streams.find(stream, &on)
         if alignment is not DEFAULT_ALIGNMENT:
             align = any_alignment(alignment)
-        status = pool_try_alloc_as(self.handle, size, align, &on, &ptr)
+        status = pool_try_alloc_as(self.state, size, align, &on, &ptr)
         if status != STATUS_OK:
             self.acquire_slowly(status, nbytes, size, align, &on, &ptr)
         return hand_out(self, ptr)
@@ -251,13 +254,13 @@ cdef class Pool:
             live.
         """
         cdef size_t address = any_address(ptr)
-        cdef int status = pool_try_free(self.handle, <void*>address)
+        cdef int status = pool_try_free(self.state, <void*>address)
         if status != STATUS_OK:
             if status == STATUS_WOULD_WAIT:
                 with nogil:
-                    status = pool_free(self.handle, <void*>address)
-            status_raise(self.handle, status, 0, address)
-        elif get_flag(&self.handle.release_due):
+                    status = pool_free(self.state, <void*>address)
+            status_raise(self.state, status, 0, address)
+        elif get_flag(&self.state.release_due):
             release(self)
 
     @cython.binding(False)
@@ -290,13 +293,13 @@ cdef class Pool:
         cdef int status
         if stream is not DEFAULT_STREAM:
             self.streams.find(stream, &on)
-        status = pool_try_free_async_as(self.handle, <void*>address, &on)
+        status = pool_try_free_async_as(self.state, <void*>address, &on)
         if status != STATUS_OK:
             if status == STATUS_WOULD_WAIT:
                 with nogil:
-                    status = pool_free_async_as(self.handle, <void*>address, &on)
-            status_raise(self.handle, status, 0, address)
-        elif get_flag(&self.handle.release_due):
+                    status = pool_free_async_as(self.state, <void*>address, &on)
+            status_raise(self.state, status, 0, address)
+        elif get_flag(&self.state.release_due):
             release(self)
 
     def record_use(self, ptr, stream):
@@ -323,8 +326,8 @@ cdef class Pool:
         cdef int status
         self.streams.find(stream, &on)
         with nogil:
-            status = pool_record_use_as(self.handle, <void*>address, &on)
-        status_raise(self.handle, status, 0, address)
+            status = pool_record_use_as(self.state, <void*>address, &on)
+        status_raise(self.state, status, 0, address)
 
     def hold_stream(self, stream):
         """Promise that `stream` exists until ``forget_stream``.
@@ -350,8 +353,8 @@ cdef class Pool:
         cdef int status
         stream_handle(stream, &handle)
         with nogil:
-            status = pool_hold_stream(self.handle, handle)
-        status_raise(self.handle, status, 0, 0)
+            status = pool_hold_stream(self.state, handle)
+        status_raise(self.state, status, 0, 0)
 
     def forget_stream(self, stream):
         """Settle what was freed on `stream`; call it before the stream is destroyed.
@@ -377,8 +380,8 @@ cdef class Pool:
         cdef int status
         stream_handle(stream, &handle)
         with nogil:
-            status = pool_forget_stream(self.handle, handle)
-        status_raise(self.handle, status, 0, 0)
+            status = pool_forget_stream(self.state, handle)
+        status_raise(self.state, status, 0, 0)
         self.streams.forget(handle)
 
     def capture(self, stream):
@@ -386,7 +389,7 @@ cdef class Pool:
 
         Enter it before the stream's capture begins and leave it after the capture has ended.
         """
-        return capture_make(self, self.handle, stream)
+        return capture_make(self, self.state, stream)
 
     def buffer(self, nbytes, stream=0):
         """Return a ``Buffer`` that owns a block of `nbytes` bytes; arguments and errors are those of ``alloc``."""
@@ -398,8 +401,8 @@ cdef class Pool:
             self.streams.find(stream, &on)
         size = any_size(nbytes)
         # The object first: nothing that can fail comes after the allocation.
-        cdef Buffer buffer = buffer_wrap(self, self.handle, self.device, NULL, 0, stream, &on)
-        status = pool_try_alloc_as(self.handle, size, ALIGNMENT_BYTES, &on, &ptr)
+        cdef Buffer buffer = buffer_wrap(self, self.state, self.device, NULL, 0, stream, &on)
+        status = pool_try_alloc_as(self.state, size, ALIGNMENT_BYTES, &on, &ptr)
         if status != STATUS_OK:
             self.acquire_slowly(status, nbytes, size, ALIGNMENT_BYTES, &on, &ptr)
         buffer.address = ptr
@@ -436,19 +439,19 @@ cdef class Pool:
         size = any_size(nbytes)
         if alignment is not DEFAULT_ALIGNMENT:
             align = any_alignment(alignment)
-        cdef Movable movable = movable_wrap(self, self.handle, self.streams, size, stream)
-        status = pin_try_make(self.handle, size, align, &on, &movable.record)
+        cdef Movable movable = movable_wrap(self, self.state, self.streams, size, stream)
+        status = pin_try_make(self.state, size, align, &on, &movable.record)
         if status == STATUS_WOULD_WAIT:
             self.streams.ask()
             with nogil:
-                status = pin_make(self.handle, size, align, &on, &movable.record)
+                status = pin_make(self.state, size, align, &on, &movable.record)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
-            pool_excuse(self.handle)
+            pool_excuse(self.state)
             with nogil:
-                status = pin_make(self.handle, size, align, &on, &movable.record)
+                status = pin_make(self.state, size, align, &on, &movable.record)
         if status != STATUS_OK:
-            status_raise(self.handle, status, parse_size(nbytes), 0)
+            status_raise(self.state, status, parse_size(nbytes), 0)
         movable.freed = False
         return movable
 
@@ -478,9 +481,9 @@ cdef class Pool:
         started = perf_counter()
         self.streams.ask()
         with nogil:
-            status = defrag_by_hand(self.handle, &report)
+            status = defrag_by_hand(self.state, &report)
         self.streams.distrust()
-        status_raise(self.handle, status, 0, 0)
+        status_raise(self.state, status, 0, 0)
         return DefragReport(
             before=free_space(&report.before), after=free_space(&report.after), moved_bytes=report.moved_bytes,
             moved_blocks=report.moved_blocks, kept_blocks=report.kept_blocks, pages_moved=0,
@@ -495,7 +498,7 @@ cdef class Pool:
             As for ``free``.
         """
         cdef size_t address = any_address(ptr), requested = 0, used = 0
-        status_raise(self.handle, pool_size_of(self.handle, <void*>address, &requested, &used), 0, address)
+        status_raise(self.state, pool_size_of(self.state, <void*>address, &requested, &used), 0, address)
         return requested
 
     def owns(self, ptr):
@@ -512,7 +515,7 @@ cdef class Pool:
         """
         cdef size_t address = any_address(ptr)
         cdef bint owns
-        status_raise(self.handle, pool_owns(self.handle, <void*>address, &owns), 0, address)
+        status_raise(self.state, pool_owns(self.state, <void*>address, &owns), 0, address)
         return owns
 
     def stats(self):
@@ -521,9 +524,9 @@ cdef class Pool:
         cdef size_t device_free = 0, device_total = 0
         cdef int status
         with nogil:
-            status = pool_mem_info(self.handle, &device_free, &device_total)
-        status_raise(self.handle, status, 0, 0)
-        status_raise(self.handle, pool_get_stats(self.handle, &now), 0, 0)
+            status = pool_mem_info(self.state, &device_free, &device_total)
+        status_raise(self.state, status, 0, 0)
+        status_raise(self.state, pool_get_stats(self.state, &now), 0, 0)
         calls = {pool_call_name(call).decode(): now.upstream[call]
                  for call in range(UPSTREAM_MALLOC, UPSTREAM_CALLS) if now.upstream[call]}
         return PoolStats(
@@ -586,9 +589,9 @@ cdef class Pool:
         cdef int status
         self.streams.ask()
         with nogil:
-            status = pool_trim(self.handle, least, &returned)
+            status = pool_trim(self.state, least, &returned)
         self.streams.distrust()
-        status_raise(self.handle, status, 0, 0)
+        status_raise(self.state, status, 0, 0)
         return returned
 
     def on_pressure(self, callback):
@@ -644,7 +647,7 @@ cdef class Pool:
         """
         cdef const char* broken
         with nogil:
-            broken = pool_check(self.handle)
+            broken = pool_check(self.state)
         if broken != NULL:
             raise AssertionError(broken.decode())
 
@@ -658,19 +661,40 @@ cdef class Pool:
         """
         cdef int status
         with nogil:
-            status = pool_close(self.handle)
+            status = pool_close(self.state)
         self.streams.distrust()
-        status_raise(self.handle, status, 0, 0)
+        status_raise(self.state, status, 0, 0)
 
     @property
     def closed(self):
         """Whether ``close`` was called."""
-        return pool_is_closed(self.handle)
+        return pool_is_closed(self.state)
+
+    @property
+    def handle(self):
+        """The address of the pool as an int, for C: a ``cuda_pool_t*``.
+
+        It is valid as long as this object exists, the pool closed or not: after ``close`` every function of the C
+        interface answers ``CUDA_POOL_ERROR_CLOSED``.
+        """
+        return <size_t>self.state
+
+    @property
+    def capsule(self):
+        """A PyCapsule ``"cuda_pool.pool"`` with the pool's address, which keeps the pool as long as it exists.
+
+        It does not keep the pool open: after ``close`` every function of the C interface answers
+        ``CUDA_POOL_ERROR_CLOSED``.
+        """
+        capsule = PyCapsule_New(self.state, POOL_CAPSULE, let_go)
+        PyCapsule_SetContext(capsule, <void*>self)
+        Py_INCREF(self)
+        return capsule
 
     @property
     def metadata_bytes(self):
         """Host address space set aside for bookkeeping, in bytes; only what is touched takes host memory."""
-        return pool_metadata(self.handle)
+        return pool_metadata(self.state)
 
     def __enter__(self):
         return self
@@ -679,17 +703,17 @@ cdef class Pool:
         self.close()
 
     def __repr__(self):
-        if pool_is_closed(self.handle):
+        if pool_is_closed(self.state):
             return "<cuda_pool.Pool closed>"
-        return f"<cuda_pool.Pool of {self.handle.capacity} bytes on {self.device!r}>"
+        return f"<cuda_pool.Pool of {self.state.capacity} bytes on {self.device!r}>"
 
     def __dealloc__(self):
-        if self.handle != NULL:
+        if self.state != NULL:
             with nogil:
-                pool_close(self.handle)
-            if pool_is_closed(self.handle):         # a child process leaves what its parent may have been changing
-                pool_destroy(self.handle)
-            free(self.handle)
+                pool_close(self.state)
+            if pool_is_closed(self.state):         # a child process leaves what its parent may have been changing
+                pool_destroy(self.state)
+            free(self.state)
 
     cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1:
@@ -697,19 +721,19 @@ cdef class Pool:
         if status == STATUS_WOULD_WAIT:
             self.streams.ask()
             with nogil:
-                status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
+                status = pool_alloc_as(self.state, size, alignment, stream, ptr)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
-            pool_excuse(self.handle)            # the second try counts for both
+            pool_excuse(self.state)            # the second try counts for both
             with nogil:
-                status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
+                status = pool_alloc_as(self.state, size, alignment, stream, ptr)
         if status != STATUS_OK:
-            status_raise(self.handle, status, parse_size(nbytes), 0)
+            status_raise(self.state, status, parse_size(nbytes), 0)
         return 0
 
     cdef bint relieve(self, size_t nbytes) except -1:
         """Let whoever can free something do so; whether it is worth another try."""
-        cdef bint grows = self.handle.grows and nbytes <= self.handle.capacity
+        cdef bint grows = self.state.grows and nbytes <= self.state.capacity
         cdef tuple callbacks = self.callbacks           # one of them may take itself back
         if not (grows or callbacks) or getattr(in_relief, "busy", False):
             return False
@@ -723,13 +747,17 @@ cdef class Pool:
         return returned != 0 or len(callbacks) != 0
 
 
+cdef void let_go(object capsule) noexcept:
+    Py_XDECREF(<PyObject*>PyCapsule_GetContext(capsule))
+
+
 cdef object hand_out(Pool pool, void* ptr):
     """Return an address as an int; if the host has no memory for that, the block goes back."""
     cdef PyObject* address = long_from_size(<size_t>ptr)
     if address == NULL:
         clear_error()
         with nogil:
-            pool_free(pool.handle, ptr)
+            pool_free(pool.state, ptr)
         raise MemoryError("the host has no memory left for an address")
     number = <object>address
     Py_DECREF(number)
@@ -891,7 +919,7 @@ def _require_share(name, value):
 
 cdef int release(Pool pool) except -1:
     with nogil:
-        pool_release(pool.handle)
+        pool_release(pool.state)
     return 0
 
 
@@ -929,15 +957,15 @@ def _release(size_t wanted, Device device, Pool but):
     for pool in list(live_pools):
         if total >= wanted:
             break
-        if pool is but or not pool.handle.grows or pool_is_closed(pool.handle):
+        if pool is but or not pool.state.grows or pool_is_closed(pool.state):
             continue
         if device is not None and (pool.device.driver != device.driver or pool.device.number != device.number):
             continue
         with nogil:
-            status = pool_give_back(pool.handle, wanted - total, &returned)
+            status = pool_give_back(pool.state, wanted - total, &returned)
         total += returned
         if status & 0xFF == STATUS_CUDA:
-            status_raise(pool.handle, status, 0, 0)
+            status_raise(pool.state, status, 0, 0)
     return total
 
 
@@ -967,14 +995,14 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, size
         plain.pages_most = <uint32_t>(most >> plain.page_shift) if page else 0
         plain.pages_first = <uint32_t>(nbytes >> plain.page_shift) if page else 0
         with nogil:
-            status = pool_open(pool.handle, device.driver, device.number, nbytes, most, &plain, scrub, reuse)
+            status = pool_open(pool.state, device.driver, device.number, nbytes, most, &plain, scrub, reuse)
     finally:
         free(sizes)
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
         available = device.mem_info()[0]
         # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
         raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most)
-    status_raise(pool.handle, status, nbytes, 0)
+    status_raise(pool.state, status, nbytes, 0)
     return 0
 
 
@@ -990,10 +1018,10 @@ cdef int predict(Pool pool, list streams) except -1:
                 plan[at] = count
                 at += 1
         with nogil:
-            status = pool_predict(pool.handle, plan, at // max(classes, 1), classes)
+            status = pool_predict(pool.state, plan, at // max(classes, 1), classes)
     finally:
         free(plan)
-    status_raise(pool.handle, status, 0, 0)
+    status_raise(pool.state, status, 0, 0)
     return 0
 
 

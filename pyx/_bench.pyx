@@ -200,10 +200,10 @@ cdef class PoolLoop(Loop):
             self.drop()
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(self.pool.handle, self.held, step, end)
+        return replace(self.pool.state, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
-        release_all(self.pool.handle, self.held, self.live)
+        release_all(self.pool.state, self.held, self.live)
 
 
 cdef class StreamLoop(Loop):
@@ -218,7 +218,7 @@ cdef class StreamLoop(Loop):
 
     def __cinit__(self, Workload workload, Pool pool not None, stream):
         self.pool = pool
-        self.on.pool = pool.handle
+        self.on.pool = pool.state
         pool.streams.find(stream, &self.on.stream)
 
     def __dealloc__(self):

@@ -59,7 +59,7 @@ cdef class LaggedReplay(Replay):
 
     def __cinit__(self, TraceTable trace not None, Pool pool not None, lag):
         cdef pool_stats_t stats
-        status_raise(pool.handle, pool_get_stats(pool.handle, &stats), 0, 0)
+        status_raise(pool.state, pool_get_stats(pool.state, &stats), 0, 0)
         if not isinstance(pool.device, Device):
             raise ValueError(f"lag {lag} needs a simulated device, whose streams have virtual time; "
                              "accepted on a CUDA device: 0")
@@ -68,7 +68,7 @@ cdef class LaggedReplay(Replay):
         self.pool = pool
         self.streams = []
         self.lagged.replay = &self.replay
-        self.lagged.pool = pool.handle
+        self.lagged.pool = pool.state
         self.lagged.device = pool.device.number
         self.lagged.lag = lag
         self.find_streams()

@@ -35,12 +35,12 @@ def profile_of(Pool pool not None):
     cdef pool_stats_t stats
     cdef learned_t learned
     cdef size_t classes = len(pool.settings.size_classes)
-    status_raise(pool.handle, pool_get_stats(pool.handle, &stats), 0, 0)
+    status_raise(pool.state, pool_get_stats(pool.state, &stats), 0, 0)
     learned.highest = <size_t*>malloc(OWNERS * (classes + 1) * sizeof(size_t))
     if learned.highest == NULL:
         raise MemoryError("the host has no memory left for a profile")
     try:
-        status_raise(pool.handle, copy_learned(pool.handle, classes, &learned), 0, 0)
+        status_raise(pool.state, copy_learned(pool.state, classes, &learned), 0, 0)
         streams = [slots_of(&learned.highest[at * classes], pool.settings.size_classes)
                    for at in range(learned.streams) if learned.is_stream[at]]
         larger = blocks_of(learned.bin)

@@ -111,7 +111,7 @@ cdef class Replay:
     def check(self):
         """Raise what stopped the run if it was anything but a lack of memory."""
         if self.failure and self.failure[2] != STATUS_OUT_OF_MEMORY:
-            status_raise(self.pool.handle, self.failure[2], self.failure[1], 0)
+            status_raise(self.pool.state, self.failure[2], self.failure[1], 0)
 
     def close(self):
         """Give back what the run holds beside the blocks that are live."""
@@ -142,17 +142,17 @@ cdef class PoolReplay(Replay):
 
     def __cinit__(self, TraceTable trace not None, Pool pool not None):
         cdef pool_stats_t stats
-        status_raise(pool.handle, pool_get_stats(pool.handle, &stats), 0, 0)
+        status_raise(pool.state, pool_get_stats(pool.state, &stats), 0, 0)
         self.pool = pool
 
     cdef int acquire(self, uint32_t index, void** address) noexcept nogil:
-        return pool_alloc(self.pool.handle, self.replay.trace.blocks[index].size, ALIGNMENT, NULL, address)
+        return pool_alloc(self.pool.state, self.replay.trace.blocks[index].size, ALIGNMENT, NULL, address)
 
     cdef int release(self, void* address) noexcept nogil:
-        return pool_free(self.pool.handle, address)
+        return pool_free(self.pool.state, address)
 
     cdef int advance(self, size_t stop) noexcept nogil:
-        return pool_advance(&self.replay, self.pool.handle, stop)
+        return pool_advance(&self.replay, self.pool.state, stop)
 
 
 cdef class MallocReplay(Replay):

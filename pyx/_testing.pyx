@@ -901,7 +901,7 @@ def churn(Pool pool not None, size_t operations, size_t slots, size_t smallest, 
     """
     cdef load_t load
     memset(&load, 0, sizeof(load))
-    load.pool = pool.handle
+    load.pool = pool.state
     load.slots = slots
     load.random = seed * 2 + 1
     load.smallest = smallest
@@ -917,7 +917,7 @@ def churn(Pool pool not None, size_t operations, size_t slots, size_t smallest, 
             load_drain(&load)
     free(load.table)
     assert_valid(load.broken)
-    status_raise(pool.handle, load.status, 0, 0)
+    status_raise(pool.state, load.status, 0, 0)
     return {"allocs": load.allocs, "frees": load.frees, "refused": load.refused, "requested": load.requested,
             "requested_high": load.requested_high}
 
@@ -1045,7 +1045,7 @@ def churn_streams(Pool pool not None, streams, size_t operations, uint64_t seed,
     cdef size_t at
     named = list(streams)
     memset(&load, 0, sizeof(load))
-    load.pool = pool.handle
+    load.pool = pool.state
     load.slots = slots
     load.random = seed * 2 + 1
     load.smallest = smallest
@@ -1064,7 +1064,7 @@ def churn_streams(Pool pool not None, streams, size_t operations, uint64_t seed,
         free(load.table)
         free(load.streams)
     assert_valid(load.broken)
-    status_raise(pool.handle, load.status, 0, 0)
+    status_raise(pool.state, load.status, 0, 0)
     return {"allocs": load.allocs, "frees": load.frees, "refused": load.refused}
 
 
@@ -1172,17 +1172,17 @@ def plan(pieces, uint32_t low, uint32_t floor, uint32_t high, uint32_t bias=0, u
 
 def ignore_streams(Pool pool not None):
     """Let the pool treat every asynchronous free as a plain one from now on: what a pool without ordering would do."""
-    pool_ignore_streams(pool.handle)
+    pool_ignore_streams(pool.state)
 
 
 def learned(Pool pool not None, int size_class, owner_t owner=LEGACY):
     """Return what a pool knows of the slots of a stream's class, as ``Segment.demand``, and the periods so far."""
     cdef demand_t demand
     cdef size_t periods
-    enter_all(pool.handle)
-    demand = demand_of(&pool.handle.segment.slabs, owner, size_class)[0]
-    periods = pool.handle.learn.periods
-    leave_all(pool.handle)
+    enter_all(pool.state)
+    demand = demand_of(&pool.state.segment.slabs, owner, size_class)[0]
+    periods = pool.state.learn.periods
+    leave_all(pool.state)
     return {**demand_as_dict(&demand), "periods": periods}
 
 
@@ -1195,33 +1195,33 @@ def forecast(Pool pool not None):
         periods: those that are over. used: (expected, seen) peak of bytes. slots: the same of each class of the default
         stream. slabs: made so far.
     """
-    cdef slabs_t* slabs = &pool.handle.segment.slabs
+    cdef slabs_t* slabs = &pool.state.segment.slabs
     cdef int index, classes = len(pool.settings.size_classes)
     cdef demand_t demand[SLAB_CLASSES_MAX]
     cdef size_t makes
     cdef learn_t learn
-    enter_all(pool.handle)
-    learn = pool.handle.learn
+    enter_all(pool.state)
+    learn = pool.state.learn
     makes = slabs.makes
     for index in range(classes):        # a copy: the pool passes the period itself when a slab comes or goes
         demand[index] = demand_of(slabs, LEGACY, index)[0]
         demand_pass(&demand[index], slots_unused(slabs, LEGACY, index), learn.periods - slabs.passed)
-    leave_all(pool.handle)
+    leave_all(pool.state)
     return {"periods": learn.periods, "used": (learn.expected, learn.peak), "slabs": makes,
             "slots": [(demand[index].expected, demand[index].high) for index in range(classes)]}
 
 
 def end_period(Pool pool not None):
     """Let a period of the pool's predictor be over."""
-    enter_all(pool.handle)
-    learn_end_period(&pool.handle.learn, segment_total(&pool.handle.segment).used,
-                     segment_total(&pool.handle.segment).allocs)
-    leave_all(pool.handle)
+    enter_all(pool.state)
+    learn_end_period(&pool.state.learn, segment_total(&pool.state.segment).used,
+                     segment_total(&pool.state.segment).allocs)
+    leave_all(pool.state)
 
 
 def skip_batches(Pool pool not None, uint32_t batch):
     """Let the next free be in a later batch, as if so many events had been recorded."""
-    pool_skip_batches(pool.handle, batch)
+    pool_skip_batches(pool.state, batch)
 
 
 cdef view_t view_of(owner_t owner, uint32_t batch, limits):

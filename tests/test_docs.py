@@ -164,7 +164,7 @@ def test_the_page_names_the_keys_of_info(capsys):
 def test_every_public_name_has_a_place(module):
     documented = set(re.findall(r"^\.\. auto\w+:: ([\w.]+)", REFERENCE, re.M))
     last = {name.rpartition(".")[2] for name in documented}
-    assert set(module.__all__) - {"sim"} <= last
+    assert set(module.__all__) - {"sim", "capi"} <= last
 
 
 @pytest.mark.parametrize("stub, name", [("_api", "Pool"), ("_sim", "Device")])
@@ -181,11 +181,30 @@ def test_signatures_are_those_of_the_stubs(stub, name):
 
 def test_the_cython_page_names_what_is_declared():
     page = (DOCS / "reference" / "cython.md").read_text()
-    declared = "".join((DECLARATIONS / name).read_text() for name in ("_calls.pxd", "_pool.pxd"))
+    declared = "".join((DECLARATIONS / f"{name}.pxd").read_text() for name in ("_calls", "_pool"))
     named = {name for name in re.findall(r"\bpool_\w+(?=[`(])", page) if not name.endswith("_t")}
     assert named and all(f" {name}(" in declared for name in named)
-    statuses = re.findall(r"^    (STATUS_\w+)(?: = 0)?(?:  |$)", (DECLARATIONS / "_status.pxd").read_text(), re.M)
+    statuses = re.findall(r"^    (STATUS_\w+) = \d+ +#", (DECLARATIONS / "_status.pxd").read_text(), re.M)
     assert set(re.findall(r"^\| `(STATUS_\w+)`", page, re.M)) == set(statuses)
+
+
+HEADER = (DECLARATIONS / "include" / "cuda_pool.h").read_text()
+
+
+def test_the_c_page_names_what_is_declared():
+    page = (DOCS / "reference" / "capi.md").read_text()
+    functions = set(re.findall(r"^static inline [\w ]+[ *](\w+)\(", HEADER, re.M))
+    assert len(functions) == 17
+    assert set(re.findall(r"^\| `(\w+)\(", page, re.M)) == functions | {"import_cuda_pool", "cuda_pool_from_object"}
+    statuses = re.findall(r"^    (CUDA_POOL_\w+) = (\d+)", HEADER, re.M)
+    assert re.findall(r"^\| `(CUDA_POOL_\w+)` \| (\d+) \|", page, re.M) == statuses
+
+
+def test_the_embedding_pages_include_every_program():
+    text = "".join(path.read_text() for path in (DOCS / "embedding").glob("*.md"))
+    included = {(DOCS / "embedding" / path).resolve() for path in re.findall(r"^```{literalinclude} (.+)$", text, re.M)}
+    programs = {path for path in (ROOT / "tests" / "embed").rglob("*.*") if path.parent.name != "probe"}
+    assert included == programs
 
 
 # Figures

@@ -1,6 +1,7 @@
 """The examples run and build against the installed package, and the README shows them as they are."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_pool import OutOfMemoryError, Pool, format_size, sim
+from cuda_pool import OutOfMemoryError, Pool, format_size, get_include, sim
 from cuda_pool.settings import MID_MAX, MIN_BLOCK, SLAB_MAX
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +23,8 @@ def pairs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     shutil.copy(EXAMPLES / "pairs.pyx", folder)
     command = [sys.executable, "-m", "Cython.Build.Cythonize", "--inplace", "pairs.pyx"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "CFLAGS": f"-I{get_include()}"})
     assert done.returncode == 0, done.stdout + done.stderr
     spec = importlib.util.spec_from_file_location("pairs", next(folder.glob("pairs.*.so")))
     module = importlib.util.module_from_spec(spec)
