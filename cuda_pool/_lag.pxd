@@ -18,7 +18,7 @@ ctypedef struct lagged_t:
     int device                  # number
     uint64_t lag                # ticks; an event takes one
     track_t* tracks
-    const uint32_t* on          # of each event: the stream that it names
+    const uint32_t* on          # of each event, then of each live block: the stream that it names
     uint32_t* home              # of each block: the stream that it is allocated on
 
 cdef class LaggedReplay(Replay):

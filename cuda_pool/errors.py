@@ -100,19 +100,22 @@ class TraceError(ValueError):
 
     Attributes
     ----------
-    row : int
-        Line of the file, counted from 1; the header is row 1.
+    row : int or None
+        Line of the file, counted from 1; the header is row 1. None in a file that has no lines, such as a pickle.
     reason : str
         What is wrong there, and what is accepted.
+    place : str
+        Where it is: ``"row 7"``, ``"byte 1234"`` or ``"segments[3].blocks[0].size"``.
     """
 
-    def __init__(self, row, reason):
+    def __init__(self, row, reason, place=None):
         self.row = row
         self.reason = reason
-        super().__init__(row, reason)
+        self.place = f"row {row}" if place is None else place
+        super().__init__(row, reason, *(() if place is None else (place,)))
 
     def __str__(self):
-        return f"row {self.row}: {self.reason}"
+        return f"{self.place}: {self.reason}"
 
 
 def _readable(nbytes):

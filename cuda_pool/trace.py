@@ -8,26 +8,33 @@ A trace file is CSV with the header ``event,id,size,stream``, plain or compresse
 
 ``event`` is ``alloc`` or ``free``. ``id`` is the block's own number: any integer from 0 to 2**64 - 1, used by one
 allocation. ``size`` is the requested bytes, from 0 to 2**63 - 1; a free may leave it empty. ``stream`` is any integer
-from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. A trace has at most 20 million events unless
-the reader is told otherwise.
+from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. Rows of a third kind, ``live``, may come before all events: blocks
+that were live before the first event, which need no such row if the trace frees them with a size. A trace has at most
+20 million events unless the reader is told otherwise.
+
+Memory snapshots of PyTorch and logs of RMM are read as traces, too (`read_trace`).
 """
 
 import gzip
 import operator
-import zlib
 from collections.abc import Iterable
 
 from ._atomic import open_atomically
-from ._trace import EVENTS_MAX, TraceParser, TraceTable
+from ._trace import EVENTS_MAX, TraceTable
+from ._trace_csv import CsvParser
 from .errors import TraceError
+from .readers import read_into
 from .sizes import is_index, shown
 
-__all__ = ["Trace", "TraceError"]
+__all__ = ["Trace", "TraceError", "read_trace"]
 
 HEADER = "event,id,size,stream\n"
-GZIP_MAGIC = b"\x1f\x8b"
-PIECE = 1 << 20         # bytes of text in memory at a time
 ROWS_A_PIECE = 1 << 14
+
+
+def read_trace(path, *, max_events=EVENTS_MAX, device=None):
+    """Read a trace file of any format; the same as `Trace.read`."""
+    return Trace.read(path, max_events=max_events, device=device)
 
 
 class Trace(TraceTable):
@@ -51,22 +58,39 @@ class Trace(TraceTable):
     preexisting_bytes : int
         Their sizes, summed.
     is_free, is_orphan, id, block, size, stream, row : numpy.ndarray
-        One value for each event; `row` is the line in the file, the header being row 1.
+        One value for each event; `row` is the line in the file, the header being row 1, or the number of the entry in
+        a snapshot, from 1.
+    live : numpy.ndarray
+        Preexisting blocks that the file names as such, with the fields ``size``, ``stream``, ``row`` and ``block``.
+    format : str
+        ``"csv"``, ``"torch"`` or ``"rmm"``: what was read.
+    gpu : int or None
+        Number of the device in a snapshot of PyTorch, whose trace this is.
+    notes : tuple of str
+        What the file says that a trace does not hold, in words.
     """
 
+    format = "csv"
+    gpu = None
+    notes = ()
+
     @classmethod
-    def read(cls, path, *, max_events=EVENTS_MAX):
+    def read(cls, path, *, max_events=EVENTS_MAX, device=None):
         """Read a trace file.
 
         Parameters
         ----------
         path : str or os.PathLike
-            CSV, plain or gzip; which of the two is told by the content, not by the name. The file is read in pieces:
-            memory grows with the number of events (32 bytes each) and of blocks (24 bytes each, and 8 to 16 more
-            while the file is read), not with the length of the text. The arrays double when they are full.
+            CSV, a memory snapshot of PyTorch or a log of RMM, plain or gzip; which of them is told by the content, not
+            by the name. Text is read in pieces: memory grows with the number of events (32 bytes each) and of blocks
+            (24 bytes each, and 8 to 24 more while the file is read), not with the length of the text. The arrays
+            double when they are full. A snapshot is a pickle, which cannot be read in pieces: it takes 8 times its
+            length as a rule, and is refused when it takes more than 32 times that and 64 MiB.
         max_events : int
             More events are refused, which bounds the memory: a small compressed file may hold any number. The default
             of 20 million takes 1.5 GB at most.
+        device : int, optional
+            Which device of a snapshot; by default the one with most entries, or else with most memory.
 
         Returns
         -------
@@ -75,17 +99,16 @@ class Trace(TraceTable):
         Raises
         ------
         TraceError
-            The content is not a trace, or has too many events: `row` and `reason` say where and why.
+            The content is not a trace, or has too many events: `place` and `reason` say where and why.
         ValueError, TypeError
-            `max_events` is no integer from 0 to 2**63 - 1.
+            `max_events` is no integer from 0 to 2**63 - 1, or the snapshot has nothing of that device.
         OSError
             The file cannot be opened or read.
         """
-        parser = TraceParser(max_events)
-        with open(path, "rb") as file:
-            for piece in _pieces(file, parser):
-                parser.feed(piece)
-        return cls(parser)
+        builder, about = read_into(path, max_events, device)
+        trace = cls(builder)
+        trace.format, trace.gpu, trace.notes = about.format, about.gpu, tuple(about.notes)
+        return trace
 
     @classmethod
     def from_events(cls, events):
@@ -106,7 +129,7 @@ class Trace(TraceTable):
         TraceError
             An event is malformed, or there are more than 20 million.
         """
-        parser = TraceParser()
+        parser = CsvParser()
         parser.feed(HEADER.encode())
         for event in events:
             parser.feed(_row(event, parser.row))
@@ -115,7 +138,7 @@ class Trace(TraceTable):
     @property
     def streams(self):
         """Number of different streams."""
-        return len(set(self.stream.tolist()))
+        return len(set(self.stream.tolist() + self.live["stream"].tolist()))
 
     def write(self, path):
         """Write the trace as CSV.
@@ -139,6 +162,8 @@ class Trace(TraceTable):
 
     def _write_rows(self, file):
         file.write(HEADER.encode())
+        for ident, row in zip(self.live_id.tolist(), self.live.tolist()):
+            file.write(f"live,{ident},{row[0]},{row[1]}\n".encode())
         columns = (self.is_free, self.id, self.size, self.stream)
         for start in range(0, self.events, ROWS_A_PIECE):
             part = (column[start:start + ROWS_A_PIECE].tolist() for column in columns)
@@ -162,31 +187,3 @@ def _row(event, number):
     except ValueError:
         raise TraceError(number, "an integer has more digits than Python writes: "
                                  "expected at most 2**64 - 1") from None
-
-
-class _Rejoined:
-    """A file whose first bytes were read already. A pipe cannot go back, and peek() may show only one byte of it."""
-
-    def __init__(self, head, file):
-        self.head = head
-        self.file = file
-
-    def read(self, size):
-        part, self.head = self.head[:size], self.head[size:]
-        return part or self.file.read(size)
-
-
-def _pieces(file, parser):
-    """Yield the text of an open file; what is wrong with its compression names the row that `parser` has reached."""
-    whole = _Rejoined(file.read(len(GZIP_MAGIC)), file)
-    if whole.head != GZIP_MAGIC:
-        yield from iter(lambda: whole.read(PIECE), b"")
-        return
-    packed = gzip.GzipFile(fileobj=whole, mode="rb")
-    try:
-        # read1() hands over what precedes a fault; read() would swallow it, and with it the row.
-        yield from iter(lambda: packed.read1(PIECE), b"")
-    except EOFError:
-        raise TraceError(parser.row, "the gzip data is truncated: it ends in or before this row") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(parser.row, f"the gzip data is damaged in or after this row: {error}") from None

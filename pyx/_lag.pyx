@@ -94,7 +94,7 @@ cdef class LaggedReplay(Replay):
 
     cdef int find_streams(self) except -1:
         """Find out which stream every event and every block is on, and make the streams."""
-        numbers, on = np.unique(self.table.stream, return_inverse=True)
+        numbers, on = np.unique(np.concatenate((self.table.stream, self.table.live["stream"])), return_inverse=True)
         if len(numbers) > STREAMS_MAX:
             raise ValueError(f"the trace has {len(numbers)} streams; accepted with a lag: {STREAMS_MAX}")
         self.on = np.ascontiguousarray(on, np.uint32)
@@ -248,7 +248,7 @@ cdef int status_of(cudaError_t code) noexcept nogil:
 
 
 cdef void homes_find(lagged_t* self) noexcept nogil:
-    """A block is allocated once in a trace: by an event, or before the first one for the stream that frees it."""
+    """A block is allocated once: by an event, or before the first one for the stream that is named, or that frees it."""
     cdef const trace_t* trace = self.replay.trace
     cdef const event_t* event
     cdef size_t i
@@ -257,3 +257,5 @@ cdef void homes_find(lagged_t* self) noexcept nogil:
         if event.kind == EVENT_ALLOC or (
                 event.kind == EVENT_FREE and trace.blocks[event.block].state == BLOCK_PREEXISTING):
             self.home[event.block] = self.on[i]
+    for i in range(trace.live_count):
+        self.home[trace.live[i].block] = self.on[trace.event_count + i]

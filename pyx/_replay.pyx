@@ -55,7 +55,7 @@ cdef class Replay:
     def failed_row(self):
         """Row of the allocation that could not be served, or None.
 
-        A preexisting block has no such row: the row of its free stands for it.
+        A preexisting block has no such row: the row that names it, or else that of its free, stands for it.
         """
         return self.failure[0] if self.failure else None
 
@@ -226,8 +226,12 @@ cdef int blocks_place(Replay self, uint32_t* index) noexcept nogil:
 
 
 cdef uint64_t block_row(const trace_t* trace, uint32_t index) noexcept:
-    """Return the row of the first event of a block that has one."""
-    cdef size_t i = 0
+    """Return the row that names a preexisting block, or else that of its first event."""
+    cdef size_t i
+    for i in range(trace.live_count):
+        if trace.live[i].block == index:
+            return trace.live[i].row
+    i = 0
     while trace.events[i].block != index:
         i += 1
     return trace.events[i].row

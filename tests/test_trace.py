@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuda_pool._atomic import open_atomically, require_writable
-from cuda_pool._trace import EVENTS_MAX, TraceParser
+from cuda_pool._trace import EVENTS_MAX
+from cuda_pool._trace_csv import CsvParser
 from cuda_pool.errors import TraceError
 from cuda_pool.trace import Trace
 
@@ -219,7 +220,7 @@ def test_round_trip(tmp_path_factory, events, suffix):
 
 @given(cuts=st.lists(st.integers(0, len(SAMPLE)), max_size=8))
 def test_pieces_of_any_length(cuts):
-    parser = TraceParser()
+    parser = CsvParser()
     bounds = [0, *sorted(cuts), len(SAMPLE)]
     for start, stop in zip(bounds, bounds[1:]):
         parser.feed(SAMPLE[start:stop])
@@ -230,7 +231,7 @@ def test_pieces_of_any_length(cuts):
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda rest: HEADER + rest))
 def test_any_bytes_are_a_trace_or_a_trace_error(content):
-    parser = TraceParser()
+    parser = CsvParser()
     try:
         parser.feed(content)
         Trace(parser)
@@ -242,7 +243,7 @@ def test_any_bytes_are_a_trace_or_a_trace_error(content):
 def test_bit_flip_in_text(position):
     content = bytearray(SAMPLE)
     content[position // 8] ^= 1 << position % 8
-    parser = TraceParser()
+    parser = CsvParser()
     try:
         parser.feed(bytes(content))
         trace = Trace(parser)
@@ -330,7 +331,7 @@ def test_line_without_an_end_is_not_collected(tmp_path):
 def test_long_line_is_refused_wherever_the_pieces_end():
     line = b"alloc,1,2," + b" " * 5000 + b"3\n"
     for cut in (0, 10, 3000, 5000):
-        parser = TraceParser()
+        parser = CsvParser()
         with pytest.raises(TraceError, match="longer than"):
             parser.feed(HEADER + line[:cut])
             parser.feed(line[cut:])
@@ -373,7 +374,7 @@ def test_error_can_be_pickled():
 
 
 def test_parser_is_empty_once_its_trace_is_made():
-    parser = TraceParser()
+    parser = CsvParser()
     parser.feed(SAMPLE)
     Trace(parser)
     with pytest.raises(TraceError, match="empty"):
@@ -381,7 +382,7 @@ def test_parser_is_empty_once_its_trace_is_made():
 
 
 def test_parser_is_as_new_once_its_trace_is_made():
-    parser = TraceParser()
+    parser = CsvParser()
     for content, ids in ((SAMPLE, [7, 3, 7, 9, 3, 9]), (HEADER + b"alloc,9,5,0\nfree,9,5,0\n", [9, 9])):
         parser.feed(content)
         trace = Trace(parser)
@@ -394,7 +395,7 @@ def test_parser_is_as_new_once_its_trace_is_made():
                                    b"alloc,1,%d,0\nalloc,2,%d,0\n" % (2**62, 2**62)],
                          ids=["size", "twice", "fields", "not text", "endless line", "too much live"])
 def test_parser_with_a_fault_raises_it_again(fault):
-    parser = TraceParser()
+    parser = CsvParser()
     with pytest.raises(TraceError) as first:
         parser.feed(HEADER + fault)
         Trace(parser)
@@ -517,7 +518,7 @@ def test_too_many_events_are_refused_by_row(tmp_path):
 
 
 def test_limit_holds_for_every_trace_of_a_parser():
-    parser = TraceParser(1)
+    parser = CsvParser(1)
     parser.feed(HEADER + b"alloc,1,1,0\n")
     assert len(Trace(parser)) == 1
     with pytest.raises(TraceError, match="more than 1 events"):
@@ -528,10 +529,10 @@ def test_limit_that_is_none():
     assert EVENTS_MAX == 20_000_000
     for limit in (-1, 2**63, 10**400):
         with pytest.raises(ValueError, match="max_events is from 0 to"):
-            TraceParser(limit)
+            CsvParser(limit)
     for limit in (1.5, "5", None, True):
         with pytest.raises(TypeError, match="max_events is an integer"):
-            TraceParser(limit)
+            CsvParser(limit)
 
 
 def unmixed(number):
@@ -553,7 +554,7 @@ def test_ids_that_were_chosen_to_share_a_slot():
     crafted = HEADER + b"".join(b"alloc,%d,1,0\n" % unmixed(i << 32) for i in range(count))
 
     def parse(text):
-        parser = TraceParser()
+        parser = CsvParser()
         parser.feed(text)
         assert len(Trace(parser)) == count
 

@@ -84,10 +84,10 @@ def check_target(arguments):
                          "expected another file")
 
 
-def read_trace(path):
-    """Read a trace; what is wrong with it names the file as well as the row."""
+def read_trace(path, device=None):
+    """Read a trace of any format; what is wrong with it names the file as well as the place."""
     try:
-        return Trace.read(path)
+        return Trace.read(path, device=device)
     except TraceError as error:
         raise ValueError(f"{path}: {error}") from None
 

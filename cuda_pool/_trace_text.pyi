@@ -1,0 +1,13 @@
+from typing import Any
+
+from typing_extensions import Self
+
+from ._trace import TraceBuilder
+
+class TextParser(TraceBuilder):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
+    @property
+    def row(self) -> int: ...
+    def feed(self, piece: bytes) -> None: ...
+
+def words_of(name: str, header: str) -> dict[str, Any]: ...

@@ -1,0 +1,296 @@
+"""Read PyTorch's memory snapshots, of every version so far.
+
+A snapshot is a pickle; `cuda_pool._unpickle` reads it without running anything. It has segments as they are at the
+end, and for each device a trace of what happened, of which the beginning may be missing.
+"""
+
+from dataclasses import dataclass
+
+from .._trace import ALLOC, FREE, LIVE
+from .._unpickle import loads
+from ..errors import TraceError
+from ..sizes import shown
+from ..torch_format import ACTIONS, ALLOCATED, BLOCK_ACTIONS, INACTIVE, OTHER_ACTIONS, STATES, Block, Entry, Segment
+
+SIZE_MAX = 2**63 - 1
+ADDRESS_MAX = STREAM_MAX = 2**64 - 1
+DEVICES_MAX = 1024
+
+
+@dataclass
+class Snapshot:
+    """What a file says, checked.
+
+    Attributes
+    ----------
+    segments : list of Segment
+        Of all devices, in the file's order.
+    device : int
+        Device whose trace was read.
+    devices : dict of int to int
+        Number of entries of each device that there is anything of.
+    entries : list of Entry
+        Trace of `device`.
+    """
+
+    segments: list
+    device: int
+    devices: dict
+    entries: list
+
+
+def parse_snapshot(text, device=None):
+    """Read a snapshot.
+
+    Parameters
+    ----------
+    text : bytes
+        The pickle.
+    device : int, optional
+        Whose trace is read; by default the device with the longest trace, or else with most memory.
+
+    Returns
+    -------
+    Snapshot
+
+    Raises
+    ------
+    TraceError
+        It is damaged or no snapshot; `place` says where.
+    ValueError
+        There is nothing of that device in the snapshot.
+    """
+    top = loads(text)
+    if type(top) is list:               # the oldest variant: nothing but the segments
+        top = {"segments": top}
+    if type(top) is not dict or "segments" not in top:
+        raise TraceError(None, f"{_kind(top)} without segments is no snapshot: expected a dict with 'segments'",
+                         "snapshot")
+    segments = _segments(top["segments"], len(text))
+    traces = _list(top.get("device_traces", []), "device_traces")
+    if len(traces) > DEVICES_MAX:
+        raise TraceError(None, f"{len(traces)} devices: expected at most {DEVICES_MAX}", "device_traces")
+    devices = _devices(segments, traces)
+    chosen = _choice(segments, devices, device)
+    place = f"device_traces[{chosen}]"
+    entries = [_entry(entry, place, index) for index, entry in enumerate(traces[chosen])] if devices[chosen] else []
+    return Snapshot(segments, chosen, devices, entries)
+
+
+def take_snapshot(snapshot, builder):
+    """Hand the events of a snapshot to a TraceBuilder; return notes on what they leave out.
+
+    A block is freed when the program says so (``free_requested``), or when the memory is free again if only that
+    (``free_completed``) is in the trace. The row of an event is the number of its entry, from 1. Blocks that are live
+    in the end and that no entry is about were live all the time; they are in row 0.
+    """
+    entries = snapshot.entries
+    touched = {entry.addr for entry in entries if entry.action in BLOCK_ACTIONS}
+    standing = [(block, segment.stream) for segment in snapshot.segments if segment.device == snapshot.device
+                for block in segment.blocks if block.state != INACTIVE and block.address not in touched]
+    for ident, (block, stream) in enumerate(standing):
+        _add(builder, LIVE, ident, block.requested_size or block.size, stream, 0)
+    blocks = _Blocks(builder, len(standing))
+    for row, entry in enumerate(entries, start=1):
+        if entry.action == "alloc":
+            blocks.alloc(entry, row)
+        elif entry.action == "free_requested":
+            blocks.free(entry, row)
+            blocks.pending.add(entry.addr)
+        elif entry.action == "free_completed":
+            blocks.complete(entry, row)
+    return _notes(snapshot, blocks.lost_frees)
+
+
+class _Blocks:
+    """Which block is at an address, as far as the entries so far tell."""
+
+    def __init__(self, builder, first):
+        self.builder = builder
+        self.next = first
+        self.latest = {}            # address -> id of the latest block there
+        self.live = {}              # address -> its size, while that block is live
+        self.pending = set()        # addresses whose free was requested and is not completed
+        self.lost_frees = 0
+
+    def alloc(self, entry, row):
+        """Put a new block at an address."""
+        if entry.addr in self.live:     # the memory was handed out again: its free is missing
+            self.lost_frees += 1
+            _add(self.builder, FREE, self.latest[entry.addr], self.live[entry.addr], entry.stream, row)
+        self.pending.discard(entry.addr)
+        self.live[entry.addr] = entry.size
+        _add(self.builder, ALLOC, self._new(entry.addr), entry.size, entry.stream, row)
+
+    def free(self, entry, row):
+        """Free the block at an address; one that nothing is known of was there before the first entry."""
+        ident = self.latest.get(entry.addr)
+        if ident is None:
+            ident = self._new(entry.addr)
+        self.live.pop(entry.addr, None)
+        _add(self.builder, FREE, ident, entry.size, entry.stream, row)
+
+    def complete(self, entry, row):
+        """Free the block, unless that was requested before."""
+        if entry.addr in self.pending:
+            self.pending.discard(entry.addr)
+        else:
+            self.free(entry, row)
+
+    def _new(self, address):
+        ident = self.latest[address] = self.next
+        self.next += 1
+        return ident
+
+
+def _add(builder, kind, ident, size, stream, row):
+    try:
+        builder.add(kind, ident, size, stream, row)
+    except TraceError as error:
+        raise TraceError(row, error.reason, f"entry {row}") from None
+
+
+def _notes(snapshot, lost_frees):
+    notes = []
+    others = {device: count for device, count in snapshot.devices.items() if device != snapshot.device}
+    if others:
+        notes.append(f"device {snapshot.device} of the snapshot; there are also "
+                     + ", ".join(f"device {device} ({count} entries)" for device, count in others.items()))
+    failures = sum(entry.action == "oom" for entry in snapshot.entries)
+    if failures:
+        notes.append(f"{failures} allocations that failed when the trace was recorded are left out")
+    if lost_frees:
+        notes.append(f"{lost_frees} frees are missing: blocks whose address was allocated again were freed there")
+    return notes
+
+
+def _devices(segments, traces):
+    """Return the number of entries of every device that there is anything of."""
+    devices = {device: 0 for device in sorted({segment.device for segment in segments})}
+    for device, trace in enumerate(traces):
+        if _list(trace, f"device_traces[{device}]"):
+            devices[device] = len(trace)
+    return dict(sorted(devices.items())) or {0: 0}
+
+
+def _choice(segments, devices, device):
+    if device is None:
+        held = dict.fromkeys(devices, 0)
+        for segment in segments:
+            held[segment.device] += segment.total_size
+        return max(devices, key=lambda number: (devices[number], held[number], -number))
+    if device not in devices:
+        raise ValueError(f"nothing of device {shown(device)} is in the snapshot: "
+                         f"expected {', '.join(map(str, devices))}")
+    return device
+
+
+def _segments(found, most):
+    segments, blocks = [], 0
+    for index, segment in enumerate(_list(found, "segments")):
+        segments.append(_segment(segment, f"segments[{index}]"))
+        blocks += len(segments[-1].blocks)
+        if blocks > most:               # a pickle can name one list of blocks in any number of segments
+            raise TraceError(None, "more blocks than the file has bytes", f"segments[{index}]")
+    order = sorted(range(len(segments)), key=lambda index: (segments[index].device, segments[index].address))
+    for first, second in zip(order, order[1:]):
+        one, other = segments[first], segments[second]
+        if one.device == other.device and other.address < one.address + one.total_size:
+            raise TraceError(None, f"it overlaps with segments[{first}]", f"segments[{second}]")
+    return segments
+
+
+def _segment(found, place):
+    fields = _Fields(found, place)
+    segment = Segment(
+        address=fields.number("address", ADDRESS_MAX), device=fields.number("device", DEVICES_MAX, 0),
+        stream=fields.number("stream", STREAM_MAX, 0), segment_type=fields.text("segment_type", ("small", "large")),
+        pool_id=_pool_id(found, place), is_expandable=found.get("is_expandable") is True)
+    total = fields.number("total_size", SIZE_MAX)
+    end = segment.address
+    for index, block in enumerate(_list(fields.get("blocks"), f"{place}.blocks")):
+        segment.blocks.append(_block(block, end, f"{place}.blocks[{index}]"))
+        end += segment.blocks[-1].size
+    for name, states in (("total_size", STATES), ("allocated_size", (ALLOCATED,)), ("active_size", STATES[:2])):
+        held = sum(block.size for block in segment.blocks if block.state in states)
+        stated = fields.number(name, SIZE_MAX, held)
+        if held != stated:
+            raise TraceError(None, f"{stated} bytes, but its blocks have {held}", f"{place}.{name}")
+    return segment
+
+
+def _block(found, address, place):
+    fields = _Fields(found, place)
+    if fields.number("address", ADDRESS_MAX, address) != address:
+        raise TraceError(None, f"{found['address']} is not where the block before ends, which is {address}",
+                         f"{place}.address")
+    size = fields.number("size", SIZE_MAX)
+    state = fields.text("state", STATES)
+    requested = fields.number("requested_size", SIZE_MAX, size)
+    if state != INACTIVE and requested > size:
+        raise TraceError(None, f"{requested} bytes of a block of {size}", f"{place}.requested_size")
+    if size == 0:
+        raise TraceError(None, "a block has at least 1 byte", f"{place}.size")
+    return Block(address, size, requested, state)
+
+
+def _pool_id(found, place):
+    pool_id = found.get("segment_pool_id", (0, 0))
+    if type(pool_id) in (tuple, list) and len(pool_id) == 2 and all(type(part) is int for part in pool_id):
+        return tuple(pool_id)
+    raise TraceError(None, f"{_kind(pool_id)} is no id of a pool: expected two integers", f"{place}.segment_pool_id")
+
+
+def _entry(found, trace, index):
+    if type(found) is dict and (action := found.get("action")) in BLOCK_ACTIONS:    # the common case, quickly
+        addr, size, stream = found.get("addr"), found.get("size"), found.get("stream", 0)
+        if (type(addr) is type(size) is type(stream) is int and 0 <= addr <= ADDRESS_MAX and 0 <= size <= SIZE_MAX
+                and 0 <= stream <= STREAM_MAX):
+            return Entry(action, addr, size, stream)
+    fields = _Fields(found, f"{trace}[{index}]")
+    action = fields.text("action", ACTIONS)
+    place = "device_free" if action == "oom" else "addr"
+    absent = 0 if action in OTHER_ACTIONS else None
+    return Entry(action, fields.number(place, ADDRESS_MAX, absent), fields.number("size", SIZE_MAX, absent),
+                 fields.number("stream", STREAM_MAX, 0))
+
+
+class _Fields:
+    """The fields of a dict in the file, each of which is checked when it is asked for."""
+
+    def __init__(self, found, place):
+        if type(found) is not dict:
+            raise TraceError(None, f"{_kind(found)}: expected a dict", place)
+        self.found = found
+        self.place = place
+
+    def get(self, name):
+        """Return a field that has to be there."""
+        if name not in self.found:
+            raise TraceError(None, f"{name!r} is missing", self.place)
+        return self.found[name]
+
+    def number(self, name, most, absent=None):
+        """Return a number from 0 to `most`."""
+        value = self.get(name) if absent is None else self.found.get(name, absent)
+        if type(value) is not int or not 0 <= value <= most:
+            raise TraceError(None, f"{_kind(value)}: expected an integer from 0 to {most}", f"{self.place}.{name}")
+        return value
+
+    def text(self, name, accepted):
+        """Return one of the accepted strings."""
+        value = self.get(name)
+        if type(value) is not str or value not in accepted:
+            raise TraceError(None, f"{_kind(value)}: expected {', '.join(accepted)}", f"{self.place}.{name}")
+        return value
+
+
+def _list(found, place):
+    if type(found) not in (list, tuple):
+        raise TraceError(None, f"{_kind(found)}: expected a list", place)
+    return found
+
+
+def _kind(value):
+    """Say what a value is; containers may hold themselves, so they are named only."""
+    return f"a {type(value).__name__}" if isinstance(value, (dict, list, tuple)) else shown(value)

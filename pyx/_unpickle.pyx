@@ -1,0 +1,354 @@
+# cython: wraparound=True, boundscheck=True
+"""Read a pickle of plain data: dicts, lists, tuples, numbers, strings, True, False and None.
+
+A pickle is a program for a small stack machine, part of which can import and call anything. This machine has only the
+instructions that make plain data, so nothing can run; an instruction that would is refused by name. Memory is bounded by
+the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted.
+
+The instructions are those of CPython's ``pickletools`` module, protocols 0 to 5.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcpy
+
+import gc
+import struct
+
+from cuda_pool.errors import TraceError
+from cuda_pool.sizes import shown
+
+MEMORY_MIN = 64 << 20       # bytes of Python objects that any pickle may make
+MEMORY_PER_BYTE = 32        # and for each of its own bytes; a snapshot takes 8
+DIGITS_MAX = 40             # of a number in text
+KEY_MAX = 1 << 63           # integers that are keys of a dict; larger ones can be made to share a hash
+
+ACCEPTED = "expected plain dicts, lists, tuples, numbers, strings, True, False and None"
+OPCODES = {
+    0x63: "GLOBAL", 0x93: "STACK_GLOBAL", 0x69: "INST", 0x6f: "OBJ", 0x52: "REDUCE", 0x62: "BUILD", 0x81: "NEWOBJ",
+    0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x50: "PERSID", 0x51: "BINPERSID", 0x42: "BINBYTES",
+    0x43: "SHORT_BINBYTES", 0x8e: "BINBYTES8", 0x96: "BYTEARRAY8", 0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
+    0x8f: "EMPTY_SET", 0x90: "ADDITEMS", 0x91: "FROZENSET",
+}
+
+cdef object MARK = object()
+
+
+cdef class PlainUnpickler:
+    """Read one pickle of plain data.
+
+    Parameters
+    ----------
+    text : bytes
+        The whole pickle; what follows its end is refused.
+    """
+
+    cdef bytes text
+    cdef const uint8_t* start
+    cdef size_t length, position, at    # of the text, of what is read next, of the instruction at work
+    cdef list stack, memo
+    cdef uint64_t made, most            # bytes of objects, roughly
+
+    def __cinit__(self, bytes text not None):
+        self.text = text
+        self.start = text
+        self.length = len(text)
+        self.stack = []
+        self.memo = []
+        self.most = MEMORY_MIN + MEMORY_PER_BYTE * self.length
+
+    def load(self):
+        """Return what the pickle holds.
+
+        Raises
+        ------
+        TraceError
+            It is damaged, or holds anything else than plain data; `place` is the byte.
+        """
+        collects = gc.isenabled()
+        gc.disable()                    # it would look through all that was made so far, again and again
+        try:
+            return self.run()
+        finally:
+            if collects:
+                gc.enable()
+
+    cdef object run(self):
+        cdef uint8_t opcode
+        while True:
+            self.at = self.position
+            opcode = self.take(1)[0]
+            if opcode == c".":
+                return self.result()
+            if not (self.step_structure(opcode) or self.step_memo(opcode) or self.step_value(opcode)):
+                self.refuse_opcode(opcode)
+
+    cdef object result(self):
+        value = self.pop()
+        if self.stack:
+            raise self.error("the pickle ends with values that belong to nothing")
+        if self.position != self.length:
+            raise TraceError(None, "there is more after the end of the pickle", f"byte {self.position}")
+        return value
+
+    cdef bint step_structure(self, uint8_t opcode) except -1:
+        if opcode == c"(":
+            self.stack.append(MARK)
+        elif opcode == c"}":
+            self.push({}, 64)
+        elif opcode == c"]":
+            self.push([], 56)
+        elif opcode == c"u":
+            self.set_items(self.pop_marked())
+        elif opcode == c"e":
+            self.extend(self.pop_marked())
+        elif opcode == c"a":
+            self.extend([self.pop()])
+        elif opcode == c"s":
+            self.set_items([self.pop(), self.pop()][::-1])
+        elif opcode == c"t":
+            self.push_tuple(self.pop_marked())
+        elif opcode == c")":
+            self.push((), 0)
+        elif 0x85 <= opcode <= 0x87:
+            self.push_tuple([self.pop() for _ in range(opcode - 0x84)][::-1])
+        elif opcode == c"l":
+            items = self.pop_marked()
+            self.push(items, 56 + 8 * len(items))
+        elif opcode == c"d":
+            items = self.pop_marked()
+            self.push({}, 64)
+            self.set_items(items)
+        elif opcode == c"0":
+            if self.stack and self.stack[-1] is MARK:
+                self.stack.pop()
+            else:
+                self.pop()
+        elif opcode == c"1":
+            self.pop_marked()
+        elif opcode == c"2":
+            value = self.pop()
+            self.stack += (value, value)
+        else:
+            return False
+        return True
+
+    cdef bint step_memo(self, uint8_t opcode) except -1:
+        if opcode == c"h":
+            self.get(self.number(1))
+        elif opcode == c"j":
+            self.get(self.number(4))
+        elif opcode == 0x94:
+            self.put(len(self.memo))
+        elif opcode == c"q":
+            self.put(self.number(1))
+        elif opcode == c"r":
+            self.put(self.number(4))
+        elif opcode == c"g":
+            self.get(self.integer_line(self.line()))
+        elif opcode == c"p":
+            self.put(self.integer_line(self.line()))
+        elif opcode == 0x80:
+            if self.number(1) > 5:
+                raise self.error("the protocol of the pickle is newer than 5")
+        elif opcode == 0x95:
+            if self.number(8) > self.length - self.position:
+                raise self.error("the pickle is truncated: a frame is longer than the rest of it")
+        else:
+            return False
+        return True
+
+    cdef bint step_value(self, uint8_t opcode) except -1:
+        if opcode == c"K":
+            self.push(self.number(1), 0)
+        elif opcode == c"M":
+            self.push(self.number(2), 32)
+        elif opcode == c"J":
+            self.push(<int64_t><int><uint32_t>self.number(4), 32)
+        elif opcode == 0x8a:
+            self.push_long(self.number(1))
+        elif opcode == 0x8b:
+            self.push_long(self.number(4))
+        elif opcode == c"G":
+            self.push(struct.unpack(">d", self.bytes_of(8))[0], 24)
+        elif opcode == c"N":
+            self.push(None, 0)
+        elif opcode == 0x88 or opcode == 0x89:
+            self.push(opcode == 0x88, 0)
+        elif opcode == 0x8c:
+            self.push_text(self.number(1))
+        elif opcode == c"X":
+            self.push_text(self.number(4))
+        elif opcode == 0x8d:
+            self.push_text(self.number(8))
+        elif opcode == c"U":
+            self.push_text(self.number(1))
+        elif opcode == c"T":
+            self.push_text(self.number(4))
+        else:
+            return self.step_line(opcode)
+        return True
+
+    cdef bint step_line(self, uint8_t opcode) except -1:
+        """Values of protocol 0, which are lines of text."""
+        cdef bytes line
+        if opcode not in b"ILFVS":
+            return False
+        line = self.line()
+        if opcode == c"I" and line in (b"00", b"01"):
+            self.push(line == b"01", 0)
+        elif opcode == c"I":
+            self.push(self.integer_line(line), 32)
+        elif opcode == c"L":
+            self.push(self.integer_line(line.removesuffix(b"L")), 48)
+        elif opcode == c"F":
+            self.push(self.float_line(line), 24)
+        elif opcode == c"V":
+            self.push(self.decoded(line, "raw-unicode-escape"), 52 + len(line))
+        else:
+            self.push(self.decoded(line[1:-1], "unicode-escape"), 52 + len(line))
+        return True
+
+    # Reading
+
+    cdef const uint8_t* take(self, size_t count) except NULL:
+        cdef const uint8_t* found = self.start + self.position
+        if count > self.length - self.position:
+            raise TraceError(None, "the pickle is truncated: it ends within an instruction", f"byte {self.at}")
+        self.position += count
+        return found
+
+    cdef uint64_t number(self, size_t width) except? 0xFFFFFFFFFFFFFFFF:
+        """Read an unsigned number of `width` bytes, the least of them first."""
+        cdef uint64_t value = 0
+        memcpy(&value, self.take(width), width)
+        return value
+
+    cdef bytes bytes_of(self, size_t count):
+        return self.take(count)[:count]
+
+    cdef bytes line(self):
+        cdef const uint8_t* first = self.start + self.position
+        cdef const uint8_t* end = <const uint8_t*>memchr(first, b"\n", self.length - self.position)
+        if end == NULL:
+            raise self.error("the pickle is truncated: a line has no end")
+        self.position += end - first + 1
+        return first[:end - first]
+
+    cdef object integer_line(self, bytes line):
+        if 0 < len(line) <= DIGITS_MAX and line.removeprefix(b"-").isdigit():
+            return int(line)
+        raise self.error(f"{shown(line)[1:]} is no number: expected at most {DIGITS_MAX} digits")
+
+    cdef object float_line(self, bytes line):
+        try:
+            return float(line[:DIGITS_MAX])
+        except ValueError:
+            raise self.error(f"{shown(line)[1:]} is no number") from None
+
+    cdef object decoded(self, bytes text, str encoding):
+        try:
+            return text.decode(encoding, "surrogatepass" if encoding == "utf-8" else "strict")
+        except UnicodeDecodeError:
+            raise self.error("a string is damaged: it is not UTF-8") from None
+
+    # The stack
+
+    cdef int count(self, uint64_t nbytes) except -1:
+        self.made += nbytes
+        if self.made > self.most:
+            raise self.error(f"the pickle makes more than {self.most} bytes of objects, which no snapshot of its "
+                             "length does")
+        return 0
+
+    cdef int push(self, object value, uint64_t nbytes) except -1:
+        self.stack.append(value)
+        return self.count(nbytes)
+
+    cdef object pop(self):
+        if not self.stack or self.stack[-1] is MARK:
+            raise self.error("the pickle is damaged: an instruction finds no value")
+        return self.stack.pop()
+
+    cdef list pop_marked(self):
+        """Take off the values above the last mark, and the mark."""
+        cdef list stack = self.stack
+        cdef Py_ssize_t first = len(stack)
+        cdef list items
+        while first > 0 and stack[first - 1] is not MARK:
+            first -= 1
+        if first == 0:
+            raise self.error("the pickle is damaged: a mark is missing")
+        items = stack[first:]
+        del stack[first - 1:]
+        return items
+
+    cdef int push_long(self, size_t count) except -1:
+        return self.push(int.from_bytes(self.bytes_of(count), "little", signed=True), 32 + count)
+
+    cdef int push_text(self, size_t count) except -1:
+        return self.push(self.decoded(self.bytes_of(count), "utf-8"), 52 + 4 * count)
+
+    cdef int push_tuple(self, list items) except -1:
+        return self.push(tuple(items), 48 + 8 * len(items))
+
+    cdef int extend(self, list items) except -1:
+        target = self.pop()
+        if type(target) is not list:
+            raise self.error(f"the pickle is damaged: it appends to a {type(target).__name__}")
+        target.extend(items)
+        return self.push(target, 16 * len(items))
+
+    cdef int set_items(self, list items) except -1:
+        target = self.pop()
+        cdef Py_ssize_t i
+        if type(target) is not dict or len(items) % 2:
+            raise self.error(f"the pickle is damaged: it sets items of a {type(target).__name__}")
+        for i in range(0, len(items), 2):
+            self.require_key(items[i])
+            target[items[i]] = items[i + 1]
+        return self.push(target, 32 * len(items))
+
+    cdef int require_key(self, object key) except -1:
+        if type(key) is str or type(key) is int and -KEY_MAX <= key < KEY_MAX:
+            return 0
+        raise self.error(f"a dict has a key of type {type(key).__name__}: expected a string or a 64-bit integer")
+
+    cdef int get(self, object index) except -1:
+        if not 0 <= index < len(self.memo) or self.memo[index] is MARK:
+            raise self.error(f"the pickle is damaged: it has no object {shown(index)}")
+        self.stack.append(self.memo[index])
+        return 0
+
+    cdef int put(self, object index) except -1:
+        """Remember the topmost value. A number beyond the bytes so far would only be there to take memory."""
+        value = self.pop()
+        self.stack.append(value)
+        if not 0 <= index <= self.position:
+            raise self.error(f"the pickle is damaged: object {shown(index)} is beyond all that it can hold")
+        while len(self.memo) <= index:
+            self.memo.append(MARK)
+        self.memo[index] = value
+        return 0
+
+    cdef int refuse_opcode(self, uint8_t opcode) except -1:
+        name = OPCODES.get(opcode)
+        if name is None:
+            raise self.error(f"the pickle is damaged: there is no instruction 0x{opcode:02x}")
+        raise self.error(f"the pickle holds {self.what(opcode, name)}: {ACCEPTED}")
+
+    cdef str what(self, uint8_t opcode, str name):
+        """Say in words what an instruction that is not for plain data is about."""
+        if opcode == c"c" or opcode == c"i":
+            module, attribute = self.line(), self.line()
+            return f"{shown(self.decoded(module + b'.' + attribute, 'latin-1'))} ({name}), which is no plain data"
+        if opcode == 0x93 and len(self.stack) > 1 and all(type(text) is str for text in self.stack[-2:]):
+            return f"{shown('.'.join(self.stack[-2:]))} ({name}), which is no plain data"
+        return f"an instruction {name}, which is not for plain data"
+
+    cdef object error(self, str reason):
+        return TraceError(None, reason, f"byte {self.at}")
+
+
+def loads(bytes text not None):
+    """Return the plain data that a pickle holds; see `PlainUnpickler`."""
+    return PlainUnpickler(text).load()
