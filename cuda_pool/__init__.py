@@ -10,9 +10,11 @@ from ._movable import Movable
 from .capi import get_include
 from .defrag import DefragReport, FreeSpace
 from .errors import (
-    CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, TraceError)
+    CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, SnapshotError,
+    TraceError)
 from .profile import Profile
 from .sizes import format_size, parse_size
+from .snapshot import Snapshot
 from .stats import PoolStats, TierStats
 
 try:
@@ -22,6 +24,6 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Movable",
-    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "TierStats", "TraceError", "capi", "format_size",
-    "get_include", "parse_size", "release_memory", "sim",
+    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "Snapshot", "SnapshotError", "TierStats",
+    "TraceError", "capi", "format_size", "get_include", "parse_size", "release_memory", "sim",
 ]

@@ -95,6 +95,26 @@ class ProfileError(ValueError):
         return f"{self.path!r}: {self.reason}"
 
 
+class SnapshotError(ValueError):
+    """A file is no snapshot that this version can read.
+
+    Attributes
+    ----------
+    path : str or bytes
+        The file.
+    reason : str
+        What is wrong there, and what is accepted.
+    """
+
+    def __init__(self, path, reason):
+        self.path = path
+        self.reason = reason
+        super().__init__(path, reason)
+
+    def __str__(self):
+        return f"{self.path!r}: {self.reason}"
+
+
 class TraceError(ValueError):
     """A trace cannot be read.
 

@@ -218,7 +218,7 @@ class FitResult:
 
 def replay(trace, *, capacity=None, device=None, backing="malloc", growth="static", reuse=None, lag=0, seed=None,
            slab_max=None, mid_max=None, min_block=None, headroom=None, profile=None, save_profile=None, repeats=1,
-           progress=None):
+           recording=None, progress=None):
     """Replay a trace against a new pool.
 
     Blocks that were live before the first event are allocated beforehand. Frees whose block is not live are skipped.
@@ -259,6 +259,9 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
         Where the pool's own profile is written after the last round, also when an allocation failed.
     repeats : int
         Rounds; whatever is live at the end of one is freed before the next.
+    recording : cuda_pool.map.Recording, optional
+        Filled with what the last round did to the pool's memory, for ``cuda_pool.map``; it may end the round early.
+        Then the time per event includes a look at the clock for each.
     progress : callable, optional
         Called as ``progress(done, total)`` with numbers of events.
 
@@ -295,7 +298,7 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
                 **_given(reuse=reuse, headroom=headroom)}
     with _pool(capacity, device=device, backing=backing, growth=growth, **settings) as pool:
         with _loop(trace, pool, lag, findings) as loop:
-            run = _Run(loop, pool)
+            run = _Run(loop, pool, recording)
             run.play(repeats, progress)
         if save_profile is not None:
             pool.save_profile(save_profile)
@@ -405,9 +408,11 @@ def default_capacity(trace, growth="static"):
 class _Run:
     """Rounds of a replay: the fastest time, or the first failure with the pool's state at that point."""
 
-    def __init__(self, loop, pool=None):
-        self.loop = loop
+    def __init__(self, loop, pool=None, recording=None):
+        self.loop = loop if recording is None else recording.watch(loop)
         self.pool = pool
+        self.recording = recording
+        self.events = len(loop.trace) if recording is None else recording.end_of(loop.trace)
         self.best_ns = None
         self.failed_row = None
         self.failure = None
@@ -416,14 +421,13 @@ class _Run:
 
     @property
     def ns_per_event(self):
-        events = len(self.loop.trace)
-        return self.best_ns / events if events and self.best_ns is not None else None
+        return self.best_ns / self.events if self.events and self.best_ns is not None else None
 
     def play(self, repeats=1, progress=None):
-        total = len(self.loop.trace) * repeats
+        total = self.events * repeats
         for round_ in range(repeats):
             self.rounds_left = repeats - round_ - 1
-            report = progress and (lambda done, past=len(self.loop.trace) * round_: progress(past + done, total))
+            report = progress and (lambda done, past=self.events * round_: progress(past + done, total))
             if not self._round(report):
                 return
 
@@ -431,8 +435,8 @@ class _Run:
         loop = self.loop
         try:
             loop.place()
-            while loop.position < len(loop.trace) and not loop.failed:
-                loop.run(SLICE)
+            while loop.position < self.events and not loop.failed:
+                loop.run(min(SLICE, self.events - loop.position))
                 if report:
                     report(loop.position)
             return self._note()
@@ -442,6 +446,8 @@ class _Run:
     def _note(self):
         loop = self.loop
         loop.check()
+        if self.recording is not None:
+            self.recording.take(self.loop, self.pool)
         if self.pool and (loop.failed or self.rounds_left == 0):
             self.stats = self.pool.stats()
         if not loop.failed:

@@ -4,6 +4,7 @@ from os import PathLike
 from typing import Any, TypeAlias
 
 from ._trace import TraceTable
+from .map import Recording
 from .profile import Profile
 from .sim import Device
 from .trace import Trace
@@ -92,7 +93,8 @@ def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Dev
            backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
            seed: int | None = None, slab_max: int | str | None = None, mid_max: int | str | None = None,
            min_block: int | str | None = None, headroom: float | None = None, profile: Profile | _Path | None = None,
-           save_profile: _Path | None = None, repeats: int = 1, progress: _Progress | None = None) -> ReplayResult: ...
+           save_profile: _Path | None = None, repeats: int = 1, recording: Recording | None = None,
+           progress: _Progress | None = None) -> ReplayResult: ...
 def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
 def fit(trace: Trace, *, backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
         seed: int | None = None, settings: dict[str, int | str | None] | None = None, search: bool = True,

@@ -538,6 +538,24 @@ cdef class Pool:
             device_free=device_free, device_total=device_total, upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]),
             mid=tier_stats(now.tier[TIER_MID]), buddy=tier_stats(now.tier[TIER_BUDDY]))
 
+    def snapshot(self):
+        """Return what the pool's memory is divided into now, as a ``Snapshot``.
+
+        Takes time in proportion to the number of blocks, and holds the pool's lock meanwhile: other threads wait.
+        ``Snapshot.save`` writes it for ``cuda-pool map``.
+
+        Raises
+        ------
+        ValueError
+            The pool is closed.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        MemoryError
+            The host has no memory for it.
+        """
+        from cuda_pool._snapshot import snapshot_of     # which needs this module
+        return snapshot_of(self)
+
     def save_profile(self, path):
         """Write what the pool has needed so far, for the pool of a later run to start with (`profile`).
 

@@ -15,6 +15,7 @@ LEFTOVERS = {".so", ".o", ".pyc"}
 CYTHON_LEFTOVERS = {".c", ".html"}          # beside Cython's sources; elsewhere they may be sources themselves
 CYTHON_FOLDERS = {"pyx", "cuda_pool", "examples"}
 IN_WHEEL = {".py", ".pxd", ".pyi", ".h", ".so"}
+PAGE = PurePosixPath("cuda_pool", "map")         # its .html, .css and .js are sources
 
 
 def main():
@@ -71,6 +72,8 @@ def is_leftover(path):
     """Tell whether a path below the root is something that a build or a run leaves there."""
     if {"__pycache__", "_build", ".asv"} & set(path.parts):
         return True
+    if PurePosixPath(path).parent == PAGE and path.suffix not in LEFTOVERS:
+        return False
     return path.suffix in LEFTOVERS | (CYTHON_LEFTOVERS if path.parts[0] in CYTHON_FOLDERS else set())
 
 

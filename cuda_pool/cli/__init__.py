@@ -7,7 +7,7 @@ import sys
 
 from .. import __version__
 from ..errors import CudaError
-from . import fit, info, output, replay
+from . import fit, info, map, output, replay
 
 __all__ = ["main"]
 
@@ -61,7 +61,7 @@ def _parser():
         prog="cuda-pool", description="Replay allocation traces against a GPU memory pool.", epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"cuda-pool {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (replay, fit, info):
+    for command in (replay, fit, map, info):
         command.add_to(commands)
     return parser
 

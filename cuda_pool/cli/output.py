@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .._atomic import open_atomically, require_writable
 from ..errors import TraceError
+from ..map import MODES, require_map_name
 from ..sizes import format_size, parse_size
 from ..trace import Trace
 
@@ -57,6 +58,24 @@ def add_streams(parser):
                         help="of the simulated device: with a lag, work is up to 128 events later still")
 
 
+def add_by(parser):
+    """Add what the colours of a map stand for to a parser."""
+    parser.add_argument("--by", choices=MODES, default="tier",
+                        help="what the colours stand for at first: tier (default), state, stream or age")
+
+
+def map_target(text):
+    """Read the name of a map's file, for argparse; one that cannot be written is refused before the work is done."""
+    try:
+        require_map_name(text)
+        require_writable(text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written ({reason}): expected a file whose name ends in "
+                                         ".svg or .html") from None
+    return text
+
+
 def size(text):
     """Read a size argument, for argparse."""
     try:
@@ -72,16 +91,20 @@ def settings_of(arguments):
 
 
 def check_target(arguments):
-    """Refuse, before the work is done, a result without a place, or in the place of the trace."""
-    if arguments.json in (None, "-"):
-        if sys.stdout is None:
-            raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
-        return
-    trace = getattr(arguments, "trace", None)
-    if trace is not None and os.path.exists(trace) and os.path.exists(arguments.json) \
-            and os.path.samefile(trace, arguments.json):
-        raise ValueError(f"--json {arguments.json}: that is the trace, which the result would replace: "
-                         "expected another file")
+    """Refuse, before the work is done, a result without a place, or in the place of what is read."""
+    if arguments.json in (None, "-") and sys.stdout is None:
+        raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
+    for option in ("json", "map", "out"):
+        target = getattr(arguments, option, None)
+        for source in ("trace", "snapshot"):
+            if target not in (None, "-") and _is_same(getattr(arguments, source, None), target):
+                raise ValueError(f"--{option} {target}: that is the {source}, which the result would replace: "
+                                 "expected another file")
+
+
+def _is_same(source, target):
+    return (source is not None and os.path.exists(source) and os.path.exists(target)
+            and os.path.samefile(source, target))
 
 
 def read_trace(path, device=None):

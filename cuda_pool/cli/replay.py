@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 
+from ..map import Recording, picture_of_recording, write_map
 from ..replay import replay, time_malloc
 from . import output
 
@@ -22,6 +23,9 @@ def add_to(commands):
     parser.add_argument("--headroom", metavar="SHARE", type=_share,
                         help="of the profile's peak, that is taken above it (default: 0.15)")
     parser.add_argument("--save-profile", metavar="FILE", help="write what the replay needed")
+    parser.add_argument("--map", metavar="FILE", type=output.map_target,
+                        help="draw the pool's memory: an HTML page with all moments, or an SVG image of the last one")
+    output.add_by(parser)
     output.add_streams(parser)
     parser.add_argument("--device", metavar="sim|N", type=_device, default="sim",
                         help="the simulated device (default) or a CUDA ordinal")
@@ -37,14 +41,17 @@ def run(arguments):
     trace = output.read_trace(arguments.trace)
     device = None if arguments.device == "sim" else arguments.device
     growth = arguments.growth or ("static" if arguments.profile is None else "predictive")
+    recording = None if arguments.map is None else Recording()
     with output.progress("replay") as report:
         result = replay(trace, capacity=arguments.capacity, device=device, backing=arguments.backing, growth=growth,
                         reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed, repeats=arguments.repeats,
                         profile=arguments.profile, headroom=arguments.headroom, save_profile=arguments.save_profile,
-                        progress=report, **output.settings_of(arguments))
+                        recording=recording, progress=report, **output.settings_of(arguments))
+    if recording is not None:
+        write_map(arguments.map, picture_of_recording(recording, arguments.trace), arguments.by)
     malloc_ns = _malloc_ns(trace, arguments) if result.ns_per_event and not result.lag else None
     values = {"trace": arguments.trace, "profile": arguments.profile, "saved_profile": arguments.save_profile,
-              **result.as_dict(), "malloc_ns_per_event": malloc_ns,
+              "map": arguments.map, **result.as_dict(), "malloc_ns_per_event": malloc_ns,
               "ratio_to_malloc": result.ns_per_event / malloc_ns if malloc_ns else None}
     output.finish(arguments, values, _summary(values, arguments.capacity is None))
     return 1 if result.failed_row is not None or output.is_faulty(values) else 0
@@ -72,6 +79,8 @@ def _summary(values, is_default):
         f", by default {_rule(values)}" if is_default else ""))
     if values["saved_profile"] is not None:
         summary.add("profile", f"written to {values['saved_profile']}")
+    if values["map"] is not None:
+        summary.add("map", f"written to {values['map']}")
     _add_outcome(summary, values, failed)
     if values["lag"]:
         summary.add("waits", f"{values['cross_stream_waits']} between streams, {values['host_waits']} on the host")

@@ -1,0 +1,98 @@
+"""``cuda-pool map``: draw a pool's memory."""
+
+import argparse
+import os
+
+from ..errors import SnapshotError
+from ..map import Recording, figures_of, picture_of_snapshot, write_map
+from ..replay import replay
+from ..sizes import format_size
+from ..snapshot import Snapshot
+from . import output
+
+
+def add_to(commands):
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "map", help="draw a pool's memory",
+        description="Draw a pool's memory, as SVG or as an HTML page that needs nothing else: from a snapshot that "
+                    "Pool.snapshot().save() wrote, or at an event of a trace, which is replayed up to there.")
+    parser.add_argument("snapshot", metavar="SNAPSHOT", nargs="?", help="JSON, plain or gzip")
+    parser.add_argument("--trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
+    parser.add_argument("--at", metavar="EVENT", type=_moment, help="play so many events of the trace (default: all)")
+    parser.add_argument("--out", metavar="FILE", type=output.map_target,
+                        help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name of "
+                             "what it shows)")
+    output.add_by(parser)
+    parser.add_argument("--capacity", metavar="SIZE", type=output.size,
+                        help="of the trace's pool; 1.25 times the trace's peak by default, twice for one that grows")
+    parser.add_argument("--backing", default="malloc", help="of the trace's pool: malloc (default) or virtual")
+    parser.add_argument("--growth", default="static", help="of the trace's pool: static (default), dynamic or predictive")
+    output.add_streams(parser)
+    output.add_settings(parser)
+    output.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments):
+    """Draw the map; return the exit code."""
+    if (arguments.snapshot is None) == (arguments.trace is None):
+        raise ValueError("a map shows a snapshot or, with --trace, a trace: expected one of the two")
+    if arguments.trace is None and arguments.at is not None:
+        raise ValueError("--at is a moment of a trace: expected --trace TRACE with it")
+    out = arguments.out or output.map_target(_default_name(arguments.snapshot or arguments.trace))
+    picture = _of_snapshot(arguments) if arguments.trace is None else _of_trace(arguments)
+    write_map(out, picture, arguments.by)
+    values = {"snapshot": arguments.snapshot, "trace": arguments.trace, "map": out, "at": picture.now,
+              "backing": picture.backing, "capacity": picture.capacity, "segments": len(picture.strips),
+              **figures_of(picture), "largest_request": picture.largest,
+              "failed_row": picture.failure and picture.failure["row"]}
+    output.finish(arguments, values, _summary(values))
+    return 1 if picture.failure else 0
+
+
+def _default_name(source):
+    """Return the name of a page beside which no other file of that kind is likely: that of what it shows."""
+    return f"{os.path.basename(os.fspath(source)).split('.')[0] or 'map'}.html"
+
+
+def _of_snapshot(arguments):
+    try:
+        return picture_of_snapshot(Snapshot.load(arguments.snapshot), os.path.basename(arguments.snapshot))
+    except SnapshotError as error:
+        raise ValueError(f"{error.path}: {error.reason}") from None
+
+
+def _of_trace(arguments):
+    trace = output.read_trace(arguments.trace)
+    recording = Recording(arguments.at)
+    with output.progress("map") as report:
+        replay(trace, capacity=arguments.capacity, backing=arguments.backing, growth=arguments.growth,
+               reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed, recording=recording, progress=report,
+               **output.settings_of(arguments))
+    row = f", row {int(trace.row[recording.moment - 1])}" if recording.moment else ""
+    title = f"{os.path.basename(arguments.trace)} after {recording.moment:,} events{row}"
+    return picture_of_snapshot(recording.snapshot, title, failure=recording.failure, now=recording.moment)
+
+
+def _summary(values):
+    failed = values["failed_row"] is not None
+    summary = output.Summary(f"{values['snapshot'] or values['trace']}: "
+                             + (f"FAILED at row {values['failed_row']}" if failed else "drawn"))
+    if values["trace"]:
+        summary.add("device", "simulated (no GPU involved)")
+        summary.add("events", values["at"])
+    summary.add("map", f"written to {values['map']}")
+    summary.add("segments", values["segments"])
+    summary.add("blocks", values["blocks"])
+    for key in ("live", "used", "reserved", "free", "largest_free", "fragmented"):
+        summary.add(key.replace("_", " "), output.size_text(values[key]))
+    summary.remarks.append(f"fragmented: free bytes that a request of {format_size(values['largest_request'])}, the "
+                           f"largest one, cannot use.")
+    return summary
+
+
+def _moment(text):
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no moment: expected a number of events from 0 on")

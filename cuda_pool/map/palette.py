@@ -1,0 +1,60 @@
+"""Colours and textures that stay apart for colour-blind readers and in print.
+
+The colours are those of Okabe and Ito, "Color Universal Design" (2008). What is not live has a texture as well, and
+so does every stream from the eighth on, so that nothing depends on colour alone.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["AGES", "MODES", "PIECES", "STREAMS", "TIERS", "UNKNOWN", "Paint", "categories"]
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
+    "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
+WHITE, PALE, GREY, INK = "#ffffff", "#e8e8e8", "#9a9a9a", "#1a1a1a"
+
+MODES = ("tier", "state", "stream", "age")
+STREAMS_MOST = 14               # further ones share one paint
+
+
+class Paint(NamedTuple):
+    """How one category is drawn: a colour, and a texture on it in another."""
+
+    label: str
+    colour: str
+    texture: str = "plain"
+    ink: str = INK
+
+
+TIERS = (Paint("slab", GREEN), Paint("mid", SKY), Paint("buddy", BLUE))
+LIVE = Paint("live", BLUE)
+MOVABLE = Paint("live and movable", SKY, "grid", BLUE)
+# Steps of viridis, whose lightness falls evenly (Smith and van der Walt, SciPy 2015).
+AGES = (
+    Paint("at most 10 events old", "#fde725"), Paint("to 100", "#7ad151"), Paint("to 1,000", "#22a884"),
+    Paint("to 10,000", "#2a788e"), Paint("to 100,000", "#414487"), Paint("older", "#440154"))
+UNKNOWN = Paint("not known", GREY, "crossed")
+# What is not the requested part of a live block, in every mode.
+PIECES = {
+    "rounding": Paint("lost to rounding", ORANGE, "rising"),
+    "pending": Paint("pending", YELLOW, "falling", "#6b6400"),
+    "ready": Paint("ready slabs", PURPLE, "grid", WHITE),
+    "free": Paint("free", WHITE),
+    "fragment": Paint("free, in pieces that are too small", WHITE, "dots", VERMILION),
+    "unmapped": Paint("addresses without memory", PALE, "crossed", GREY),
+    "busy": Paint("being taken or given back", BLACK),
+}
+_HUES = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW)
+STREAMS = tuple(Paint("", hue, texture) for texture in ("plain", "upright") for hue in _HUES)
+OTHERS = Paint("other streams", GREY, "upright")
+
+
+def categories(mode, streams):
+    """Return the paints of live blocks in a mode; `streams` are the names of the streams."""
+    if mode == "tier":
+        return TIERS
+    if mode == "age":
+        return (*AGES, UNKNOWN)
+    if mode == "state":
+        return LIVE, MOVABLE
+    named = tuple(paint._replace(label=name) for paint, name in zip(STREAMS, streams))
+    return (*named, OTHERS, UNKNOWN._replace(label="no stream's"))
