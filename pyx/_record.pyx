@@ -73,7 +73,7 @@ cdef class Recorder:
         self.addresses, self.sizes, self.tiers = self.address, self.used, self.tier
         self.births, self.deaths = self.born, self.died
         self.samples, self.reserved, self.regions, self.pages = [], [], [], []
-        self.ready = np.zeros(page_words(self.loop.pool.handle) + 1, np.uint64)
+        self.ready = np.zeros(page_words(self.loop.pool.state) + 1, np.uint64)
         self.last_sample = None
         self.reserved_now = self.page_calls = self.region_changes = <size_t>-1
         self.loop.place()
@@ -106,7 +106,7 @@ cdef class Recorder:
 
     cdef int note_block(self, uint32_t index, size_t moment) except -1:
         """Note where a block is; nothing if it has no address."""
-        cdef pool_t* pool = self.loop.pool.handle
+        cdef pool_t* pool = self.loop.pool.state
         cdef void* ptr = self.loop.replay.address[index]
         cdef place_t place
         if ptr == NULL or not segment_is_live(&pool.segment, pool_offset(pool, ptr), &place):
@@ -119,7 +119,7 @@ cdef class Recorder:
 
     cdef int look(self, size_t moment) except -1:
         """Note what changed in the memory that the pool holds."""
-        cdef const pool_t* pool = self.loop.pool.handle
+        cdef const pool_t* pool = self.loop.pool.state
         cdef size_t calls = pool.upstream[UPSTREAM_MEM_MAP] + pool.upstream[UPSTREAM_MEM_UNMAP]
         if pool.reserved != self.reserved_now:
             self.reserved_now = pool.reserved
@@ -133,8 +133,8 @@ cdef class Recorder:
         return 0
 
     cdef int look_at_pages(self, size_t moment) except -1:
-        cdef const pages_t* pages = &self.loop.pool.handle.segment.pages
-        cdef size_t word, words = page_words(self.loop.pool.handle)
+        cdef const pages_t* pages = &self.loop.pool.state.segment.pages
+        cdef size_t word, words = page_words(self.loop.pool.state)
         cdef uint64_t changed
         cdef uint32_t page
         for word in range(words):
@@ -146,7 +146,7 @@ cdef class Recorder:
         return 0
 
     cdef int look_at_regions(self, size_t moment) except -1:
-        found = regions_of(self.loop.pool.handle)
+        found = regions_of(self.loop.pool.state)
         for region in self.regions:
             if region[3] == NEVER and (region[0], region[1]) not in found:
                 region[3] = moment
@@ -157,7 +157,7 @@ cdef class Recorder:
 
     cdef int sample(self, size_t moment) except -1:
         cdef pool_stats_t stats
-        status_raise(self.loop.pool.handle, pool_get_stats(self.loop.pool.handle, &stats), 0, 0)
+        status_raise(self.loop.pool.state, pool_get_stats(self.loop.pool.state, &stats), 0, 0)
         now = stats.largest_free, stats.pending
         if now != self.last_sample:
             self.samples.append((moment, *now))

@@ -62,14 +62,14 @@ def snapshot_of(Pool pool not None):
     memset(&picture, 0, sizeof(picture))
     try:
         with nogil:
-            status = picture_take(pool.handle, &picture)
-        status_raise(pool.handle, status, 0, 0)
+            status = picture_take(pool.state, &picture)
+        status_raise(pool.state, status, 0, 0)
         streams, index = streams_of(&picture)
         return Snapshot(
-            backing="malloc" if pool.handle.segment.pages.shift == 0 else "virtual", capacity=picture.capacity,
+            backing="malloc" if pool.state.segment.pages.shift == 0 else "virtual", capacity=picture.capacity,
             reserved=picture.reserved, spare=picture.spare, largest_free=picture.largest_free,
-            page=1 << pool.handle.segment.pages.shift if pool.handle.segment.pages.shift else 0,
-            granule=pool.handle.segment.granule, streams=streams, segments=segments_of(&picture, index),
+            page=1 << pool.state.segment.pages.shift if pool.state.segment.pages.shift else 0,
+            granule=pool.state.segment.granule, streams=streams, segments=segments_of(&picture, index),
             created_by=_writer())
     finally:
         extents_destroy(&picture.extents)
