@@ -195,7 +195,7 @@ class Snapshot:
             file.write(text)
 
     def as_dict(self):
-        """Return what ``save`` writes, as plain values. A block is a list of its `FIELDS`; its address follows from
+        """Return what ``save`` writes, as plain values. A block is a list of its ``FIELDS``; its address follows from
         those before it.
         """
         return {

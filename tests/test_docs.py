@@ -184,7 +184,7 @@ def test_the_cython_page_names_what_is_declared():
     declared = "".join((DECLARATIONS / f"{name}.pxd").read_text() for name in ("_calls", "_pool"))
     named = {name for name in re.findall(r"\bpool_\w+(?=[`(])", page) if not name.endswith("_t")}
     assert named and all(f" {name}(" in declared for name in named)
-    statuses = re.findall(r"^    (STATUS_\w+) = \d+(?: +#.*)?$", (DECLARATIONS / "_status.pxd").read_text(), re.M)
+    statuses = re.findall(r"^    (STATUS_(?!\w+_SHIFT)\w+) = \d+", (DECLARATIONS / "_status.pxd").read_text(), re.M)
     assert set(re.findall(r"^\| `(STATUS_\w+)`", page, re.M)) == set(statuses)
 
 

@@ -36,7 +36,7 @@ class Picture:
         What the picture is of; plain text.
     strips : list of Strip
     blocks : dict of numpy.ndarray
-        Columns: address, size, requested, state (an index of `cuda_pool.snapshot.STATES`), tier (of TIERS), stream
+        Columns: address, size, requested, state (an index of ``cuda_pool.snapshot.STATES``), tier (of TIERS), stream
         (of `streams`, or NO_STREAM), and the moments at which the block came and went; ascending by address. Where
         `is_whole`, they cover all of the strips; otherwise they are the live ones, and the rest is free.
     born_known : bool

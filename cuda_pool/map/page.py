@@ -23,7 +23,7 @@ SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": 
 
 
 def page_of(picture, by="tier"):
-    """Return a Picture as the text of an HTML page, coloured by one of `cuda_pool.map.MODES` at first."""
+    """Return a Picture as the text of an HTML page, coloured by one of ``cuda_pool.map.MODES`` at first."""
     script = source("page.js")
     parts = {
         "CSP": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest(script)}'; base-uri 'none'; "

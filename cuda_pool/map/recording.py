@@ -31,10 +31,10 @@ class Recording:
         Events that were played in the last round: fewer than wanted where an allocation failed.
     failure : dict or None
         Of the allocation that failed: ``row``, ``requested``, ``free``, ``largest_free``.
-    snapshot : Snapshot
+    snapshot : cuda_pool.Snapshot
         Of the pool at that moment.
     address, used, tier, born, died, samples, reserved, regions, pages
-        As in `cuda_pool._record.Recorder`.
+        As in ``cuda_pool._record.Recorder``.
 
     Raises
     ------

@@ -29,7 +29,7 @@ TEXTURES = {
 
 
 def svg_of(picture, by="tier"):
-    """Return a Picture at its moment as the text of an SVG image, coloured by one of `cuda_pool.map.MODES`."""
+    """Return a Picture at its moment as the text of an SVG image, coloured by one of ``cuda_pool.map.MODES``."""
     return "\n".join(_Drawing(picture, by).lines()) + "\n"
 
 
