@@ -82,7 +82,7 @@ class Snapshot:
     spare : int
         Part of `reserved` that is mapped at no address, or not usable yet; 0 unless pages move.
     largest_free : int
-        The largest request that would succeed once all pending work is done.
+        The largest request that would succeed once all pending work is done, without growing.
     page : int
         Bytes of a page of virtual memory; 0 where regions do not move.
     granule : int

@@ -12,7 +12,9 @@ from cuda_pool.snapshot import FIELDS, FILE_MAX, STATES, Block, Segment, Snapsho
 from .models import GROWING, POOLS, VIRTUAL_POOLS
 
 MIB = 1 << 20
-ALL_POOLS = {**POOLS, **VIRTUAL_POOLS, **GROWING}
+GROWING_PAGES = {f"{name}_pages": (capacity, {**settings, "backing": "virtual"})
+                 for name, (capacity, settings) in GROWING.items() if "release_threshold" not in settings}
+ALL_POOLS = {**POOLS, **VIRTUAL_POOLS, **GROWING, **GROWING_PAGES}
 SIZES = (1, 100, 256, 700, 5000, 30_000, 200_000, 700_000)
 
 
