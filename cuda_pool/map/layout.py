@@ -66,11 +66,11 @@ class Picture:
     backing: str
     events: int = 0
     moment: int = 0
-    failure: dict = None
+    failure: dict | None = None
     reserved: list = field(default_factory=list)        # (moment, bytes)
     samples: list = field(default_factory=list)         # (moment, largest free block, pending bytes)
     pages: list = field(default_factory=list)           # (moment, address, whether there is memory)
-    rows: np.ndarray = None                             # of each event: its line in the trace
+    rows: np.ndarray | None = None                    # of each event: its line in the trace
     now: int = 0
 
     def strips_now(self):

@@ -7,7 +7,6 @@ a canvas. Whatever comes from outside is escaped, and the content security polic
 import base64
 import hashlib
 import json
-from functools import lru_cache
 from html import escape
 from importlib import resources
 
@@ -89,7 +88,6 @@ def column(values, ascending=False):
     return {"kind": kind, "scale": scale, "base": base, "delta": ascending, "data": data}
 
 
-@lru_cache
 def source(name):
     """Return the text of one of the page's own files."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
