@@ -33,6 +33,14 @@ class Summary:
         self.rows.append((label, str(text)))
 
 
+def add_trace(parser, **options):
+    """Add the trace, and which device of it, to a parser."""
+    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream, a memory snapshot of "
+                                                       "PyTorch, or a log of RMM; plain or gzip", **options)
+    parser.add_argument("--trace-device", metavar="N", type=_device_number,
+                        help="device of a snapshot (default: the one with most entries)")
+
+
 def add_json(parser):
     """Add ``--json`` to a parser."""
     parser.add_argument("--json", metavar="FILE", type=_json_target,
@@ -77,11 +85,21 @@ def check_target(arguments):
         if sys.stdout is None:
             raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
         return
-    trace = getattr(arguments, "trace", None)
-    if trace is not None and os.path.exists(trace) and os.path.exists(arguments.json) \
-            and os.path.samefile(trace, arguments.json):
-        raise ValueError(f"--json {arguments.json}: that is the trace, which the result would replace: "
-                         "expected another file")
+    given = getattr(arguments, "trace", None) or []
+    for trace in [given] if isinstance(given, str) else given:
+        if is_same_file(trace, arguments.json):
+            raise ValueError(f"--json {arguments.json}: that is the trace, which the result would replace: "
+                             "expected another file")
+
+
+def is_same_file(one, other):
+    """Return whether two names are of one file that is there."""
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def origin_of(trace):
+    """Return what is known of a trace's file, as JSON keys."""
+    return {"format": trace.format, "trace_device": trace.gpu, "notes": list(trace.notes)}
 
 
 def read_trace(path, device=None):
@@ -162,6 +180,12 @@ def settings_text(settings):
 def ratio_text(ratio):
     """Write a ratio for reading; None is one that does not exist."""
     return "-" if ratio is None else f"{ratio:.4f}"
+
+
+def _device_number(text):
+    if text.isascii() and text.isdecimal():
+        return int(text[:9])
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of a device: expected an integer from 0")
 
 
 def _json_target(text):
