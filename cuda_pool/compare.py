@@ -20,7 +20,7 @@ class Row:
     Attributes
     ----------
     policy : str
-        A name in `POOLS` or in `cuda_pool.peers.POLICIES`.
+        A name in ``cuda_pool.compare.POOLS`` or in ``cuda_pool.peers.POLICIES``.
     peak_reserved : int or None
         Bytes; None if the pool cannot serve the trace.
     ratio : float or None
@@ -53,7 +53,7 @@ def compare(trace, *, lag=0, progress=None):
     Returns
     -------
     list of Row
-        This pool first, with its name in `POOLS`: static pools, and pools that grow.
+        This pool first, with its name in ``cuda_pool.compare.POOLS``: static pools, and pools that grow.
 
     Raises
     ------

@@ -1,19 +1,24 @@
 """What other allocators would reserve for a trace, by their published rules.
 
-| policy | rounding | from the driver | fit | across streams |
-|---|---|---|---|---|
-| ``pytorch`` | 512 bytes | up to 1 MiB: 2 MiB; below 10 MiB: 20 MiB; else a multiple of 2 MiB | best fit, small and large apart | never |
-| ``pytorch_expandable`` | 512 bytes | pages of 2 or 20 MiB at the end of a range | best fit, the range's end last | never |
-| ``cupy`` | 512 bytes | the rounded size | best fit | never |
-| ``coalescing_best_fit`` | 256 bytes | what is missing at the end of one range | best fit | always |
-| ``buddy_power_of_two`` | a power of two, 4 KiB at least | up to the highest block in use | lowest address | always |
+=======================  ===============  ===============================  =========================  =======
+policy                   rounding         from the driver                  fit                        streams
+=======================  ===============  ===============================  =========================  =======
+``pytorch``              512 bytes        up to 1 MiB: 2 MiB; below 10     best fit, small and large  apart
+                                          MiB: 20 MiB; else n times 2 MiB  apart
+``pytorch_expandable``   512 bytes        2 MiB (small) or 20 MiB at the   best fit, the end of a     apart
+                                          end of a range                   range last
+``cupy``                 512 bytes        the rounded size                 best fit                   apart
+``coalescing_best_fit``  256 bytes        what the end of one range lacks  best fit                   as one
+``buddy_power_of_two``   a power of two,  up to the highest block in use   the lowest                 as one
+                         at least 4 KiB
+=======================  ===============  ===============================  =========================  =======
 
 The fourth is RMM's pool without the steps in which it grows. Rules: PyTorch's CUDACachingAllocator and CuPy's
 SingleDeviceMemoryPool, as their documentation and sources describe them; Knuth, The Art of Computer Programming,
 volume 1, section 2.5, for best fit and the buddy system.
 
-Events are played in program order, as if the device were never behind: PyTorch and CuPy hand no memory to another stream
-however early that would be safe, and the two that do take no notice of streams.
+Events are played in program order, as if the device were never behind: PyTorch and CuPy hand no memory to another
+stream, however early that would be safe, and the two that do take no notice of streams.
 """
 
 import heapq
@@ -272,7 +277,7 @@ def peak_reserved(trace, policy, progress=None):
     trace : Trace
         Blocks that were live before its first event are placed first.
     policy : str
-        A name in `POLICIES`.
+        A name in ``cuda_pool.peers.POLICIES``.
     progress : callable, optional
         Called as ``progress(done, total)`` with numbers of events.
 

@@ -8,9 +8,9 @@ A trace file is CSV with the header ``event,id,size,stream``, plain or compresse
 
 ``event`` is ``alloc`` or ``free``. ``id`` is the block's own number: any integer from 0 to 2**64 - 1, used by one
 allocation. ``size`` is the requested bytes, from 0 to 2**63 - 1; a free may leave it empty. ``stream`` is any integer
-from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. Rows of a third kind, ``live``, may come before all events: blocks
-that were live before the first event, which need no such row if the trace frees them with a size. A trace has at most
-20 million events unless the reader is told otherwise.
+from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. Rows of a third kind, ``live``, may come before
+all events: blocks that were live before the first event, which need no such row if the trace frees them with a size. A
+trace has at most 20 million events unless the reader is told otherwise.
 
 Memory snapshots of PyTorch and logs of RMM are read as traces, too (`read_trace`).
 """

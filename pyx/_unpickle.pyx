@@ -2,8 +2,8 @@
 """Read a pickle of plain data: dicts, lists, tuples, numbers, strings, True, False and None.
 
 A pickle is a program for a small stack machine, part of which can import and call anything. This machine has only the
-instructions that make plain data, so nothing can run; an instruction that would is refused by name. Memory is bounded by
-the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted.
+instructions that make plain data, so nothing can run; an instruction that would is refused by name. Memory is bounded
+by the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted.
 
 The instructions are those of CPython's ``pickletools`` module, protocols 0 to 5.
 """

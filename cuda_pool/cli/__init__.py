@@ -58,7 +58,8 @@ def _run(argv):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="cuda-pool", description="Replay, compare and convert allocation traces of a GPU memory pool.", epilog=EXIT_CODES)
+        prog="cuda-pool", description="Replay, compare and convert allocation traces of a GPU memory pool.",
+        epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"cuda-pool {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (replay, fit, compare, convert, info):
