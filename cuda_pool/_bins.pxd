@@ -12,7 +12,7 @@ from cuda_pool._owner cimport owner_t
 from cuda_pool._slab cimport slot_t
 
 cdef enum:
-    BIN_BYTES_MAX = 256 << 10       # a bin of slots holds at most so much, BIN_SHARE of the capacity, and BIN_MOST slots
+    BIN_BYTES_MAX = 256 << 10       # a bin of slots holds at most so much, 1 / BIN_SHARE of the capacity, and BIN_MOST
     BIN_SHARE = 4096
     BIN_MOST = 64
     BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many
@@ -42,7 +42,7 @@ ctypedef struct bin_t:
     size_t size                     # bytes of each slot
     size_t alignment                # largest that all of them have
 
-# Invariants, asserted by cache_check():
+# Invariants, asserted by pool_check():
 #   0 <= count <= most in every bin;  not dirty  =>  the bins of slots are empty
 #   blocks_bytes == sum over the blocks;  blocks_bytes <= blocks_most
 #   the record of an entry has the seat's mark, unless the slot was freed twice at one time and is somebody else's

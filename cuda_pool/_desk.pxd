@@ -3,7 +3,6 @@
 As in _front: False, and nothing changed for anyone, where that is not enough.
 """
 
-from cuda_pool._order cimport stream_ref_t
 from cuda_pool._bins cimport cache_t
 from cuda_pool._seat cimport seat_t
 from cuda_pool._state cimport pool_t

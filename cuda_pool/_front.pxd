@@ -159,7 +159,7 @@ cdef inline bint free_slot(pool_t* pool, seat_t* seat, const cache_t* cache, voi
         return False
     slab = <slab_t*>(<char*>pool.segment.slabs.slab + (<size_t>tag << TAG_SLABS_SHIFT))
     number = slab_guess(slab, offset)
-    if not likely(number < get_u32(&slab.fresh) and slab.start + number * slab.size == offset):
+    if not likely(slab.start + number * slab.size == offset):     # behind the last slot there is one that is never live
         return False
     return bin_give(pool, seat, cache, slab, &slab.slot[number], ptr)
 

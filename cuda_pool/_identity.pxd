@@ -1,8 +1,8 @@
 """Which stream a handle names: the same as before, or another one that got the same handle."""
 
 from cuda_pool._driver cimport cudaStream_t
-from cuda_pool._owner cimport owner_t
 from cuda_pool._order cimport stream_kind_t
+from cuda_pool._owner cimport owner_t
 from cuda_pool._state cimport pool_t
 
 # All of these are called with `slow` held, and ask the driver. They return a status.

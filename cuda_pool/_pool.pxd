@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t
 from cuda_pool._driver cimport cudaStream_t, driver_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport owner_t
+from cuda_pool._seat cimport seat_t
 from cuda_pool._segment cimport TIERS, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, pool_t, reuse_t
 from cuda_pool._tally cimport tally_t
@@ -51,23 +52,24 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil          # an allocation that
 cdef void pool_destroy(pool_t* pool) noexcept nogil
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock
 
-cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil
-cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil
-cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil
+# What is left of the calls in _calls when the shortest path is not enough. `place` is where the thread finds its seat.
+cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+               void** ptr) noexcept nogil
+cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, cudaStream_t stream,
+                  void** ptr) noexcept nogil
+cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                   void** ptr) noexcept nogil
+cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
+cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
+cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_t stream) noexcept nogil
+cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+
 cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil
 
 # The same for a stream that was looked up before, and of which the caller knows that it is still the same; or, where
 # the owner is NOBODY, for its handle.
-cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                       void** ptr) noexcept nogil
-cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 cdef int pool_record_use_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-# The same without a driver call: STATUS_WOULD_WAIT, and no live block changed, where one is needed. For callers with
-# the GIL.
-cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                           void** ptr) noexcept nogil
-cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil
-cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 # Take `slow` of an open pool; a status.
 cdef int slow_enter(pool_t* pool) noexcept nogil
 # Who a reference names, with `slow` held: asks the driver where it is not valid any more.

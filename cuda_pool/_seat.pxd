@@ -41,9 +41,10 @@ cdef enum:
 
 # Invariant, asserted by pool_check():  the seats' totals and the segment's add up to what is live
 ctypedef struct seat_t:
+    void* gate                      # `pool`, NULL while it is stopped
     void* pool                      # the pool_t, NULL once that let go
     unsigned busy                   # 1 while the thread is at work on it
-    uint32_t stopped
+    uint32_t stopped                # for whoever looks; the thread sees it at `gate`
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
     owner_t recent                  # whose cache served last
     owner_t wanted                  # whose cache was missed last, or NOBODY
@@ -72,11 +73,9 @@ cdef void seats_go(seat_t* seats, bint stopped) noexcept nogil
 
 cdef inline seat_t* seat_enter(seat_t* seat, const void* pool) noexcept nogil:
     """Sit down at a seat if it is that pool's and not stopped; NULL otherwise."""
-    if not likely(seat != NULL and get_pointer(<void* const*>&seat.pool) == pool):
+    if not likely(seat != NULL) or not sit(&seat.busy):
         return NULL
-    if not sit(&seat.busy):
-        return NULL
-    if likely(load_u32(&seat.stopped) == 0):
+    if likely(get_pointer(<void* const*>&seat.gate) == pool):
         return seat
     lock_clear(&seat.busy)
     return NULL

@@ -14,7 +14,7 @@ from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
     slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
-from cuda_pool._tally cimport tally_enter, tally_leave, tally_t
+from cuda_pool._tally cimport tally_leave, tally_t
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
@@ -194,6 +194,13 @@ cdef inline bint segment_is_cached(const segment_t* segment, size_t offset) noex
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
     return (tag & TAG_TIER == TIER_MID
             and get_u64(&segment.mid.block[tag >> TAG_INDEX_SHIFT].role.live.requested) & CACHED != 0)
+
+
+cdef inline bint segment_is_last(const segment_t* segment, size_t offset) noexcept nogil:
+    """Is a block of the mid tier that starts at an offset all that is live?"""
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    return (tag & TAG_TIER == TIER_MID
+            and segment_total(segment).used == <size_t>segment.mid.block[tag >> TAG_INDEX_SHIFT].size * MID_UNIT)
 
 
 cdef inline bint segment_claim_place(segment_t* segment, const place_t* place) noexcept nogil:

@@ -48,8 +48,8 @@ ctypedef struct slab_lists_t:
     uint32_t held                   # newest slot that the owner freed in another owner's slab; a record of held_t
     size_t slots_used
 
-# Of a slot: bytes requested while it is live; else NOT_LIVE with the next of the chain, or a mark of whoever keeps it in
-# a cache. And the batch in which its slab's owner last freed it.
+# Of a slot: bytes requested while it is live; else NOT_LIVE with the next of the chain, or the mark of whoever keeps it
+# in a cache. And the batch in which its slab's owner last freed it.
 ctypedef struct slot_t:
     uint32_t value
     uint32_t batch

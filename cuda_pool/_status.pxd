@@ -10,7 +10,7 @@ cdef enum status_t:
     STATUS_FORKED               # the pool belongs to the parent process
     STATUS_HOST_MEMORY          # no host memory for the bookkeeping
     STATUS_BAD_ALIGNMENT        # not a power of two
-    STATUS_CAPTURING            # the stream is being captured already
+    STATUS_CAPTURING            # a stream is being captured, which forbids this
     STATUS_STREAMS              # as many streams as a pool can keep apart are pending
     STATUS_WOULD_WAIT           # the driver would have to be asked; pool_try_* never does
     STATUS_OVERLAP              # the driver returned memory that is live already

@@ -2,7 +2,7 @@
 from libc.stddef cimport size_t
 
 from cuda_pool._api cimport Pool
-from cuda_pool._pool cimport pool_alloc, pool_free
+from cuda_pool._calls cimport pool_alloc, pool_free
 
 
 def pairs(Pool pool not None, size_t nbytes, int rounds):

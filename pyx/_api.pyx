@@ -14,6 +14,8 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cuda_pool._bits cimport log2_floor
 from cuda_pool._buffer cimport Buffer, buffer_wrap
+from cuda_pool._calls cimport (
+    pool_alloc_as, pool_free, pool_free_async_as, pool_try_alloc_as, pool_try_free, pool_try_free_async_as)
 from cuda_pool._capture cimport capture_make
 from cuda_pool._defrag cimport defrag_by_hand, defrag_report_t, defrag_set, room_t
 from cuda_pool._driver cimport Device, cudaErrorMemoryAllocation, cudaStream_t
@@ -22,11 +24,10 @@ from cuda_pool._movable cimport Movable, movable_wrap
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pin cimport pin_make, pin_try_make
 from cuda_pool._pool cimport (
-    pool_alloc_as, pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream,
-    pool_forget_stream, pool_free, pool_free_async_as, pool_get_stats, pool_give_back, pool_hold_stream, pool_init,
-    pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_record_use_as,
-    pool_release, pool_set_release, pool_size_of, pool_stats_t, pool_trim, pool_try_alloc_as, pool_try_free,
-    pool_try_free_async_as)
+    pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream, pool_forget_stream,
+    pool_get_stats, pool_give_back, pool_hold_stream, pool_init, pool_is_closed, pool_mem_info, pool_metadata,
+    pool_open, pool_owns, pool_predict, pool_record_use_as, pool_release, pool_set_release, pool_size_of, pool_stats_t,
+    pool_trim)
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
@@ -245,6 +246,9 @@ cdef class Pool:
         ------
         InvalidPointerError
             `ptr` is not a live block's address; the message says why. The pool is unharmed.
+        ValueError
+            The pool overwrites what is freed (`scrub`), and a capture is under way that forbids it; the block is still
+            live.
         """
         cdef size_t address = any_address(ptr)
         cdef int status = pool_try_free(self.handle, <void*>address)
@@ -278,6 +282,8 @@ cdef class Pool:
             As for ``free``.
         CudaError
             The driver was asked which stream a plain handle names now, and failed; the block is still live.
+        ValueError
+            As for ``free``, where the capture forbids to queue that on `stream`.
         """
         cdef size_t address = any_address(ptr)
         cdef stream_ref_t on = self.legacy
@@ -438,10 +444,9 @@ cdef class Pool:
                 status = pin_make(self.handle, size, align, &on, &movable.record)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            pool_excuse(self.handle)
             with nogil:
                 status = pin_make(self.handle, size, align, &on, &movable.record)
-            if status == STATUS_OK:
-                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         movable.freed = False
@@ -695,10 +700,9 @@ cdef class Pool:
                 status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            pool_excuse(self.handle)            # the second try counts for both
             with nogil:
                 status = pool_alloc_as(self.handle, size, alignment, stream, ptr)
-            if status == STATUS_OK:
-                pool_excuse(self.handle)
         if status != STATUS_OK:
             status_raise(self.handle, status, parse_size(nbytes), 0)
         return 0
@@ -706,16 +710,17 @@ cdef class Pool:
     cdef bint relieve(self, size_t nbytes) except -1:
         """Let whoever can free something do so; whether it is worth another try."""
         cdef bint grows = self.handle.grows and nbytes <= self.handle.capacity
-        if not (grows or self.callbacks) or getattr(in_relief, "busy", False):
+        cdef tuple callbacks = self.callbacks           # one of them may take itself back
+        if not (grows or callbacks) or getattr(in_relief, "busy", False):
             return False
         in_relief.busy = True
         try:
             returned = _release(nbytes, self.device, self) if grows else 0
-            for callback in self.callbacks:
+            for callback in callbacks:
                 callback(nbytes)
         finally:
             in_relief.busy = False
-        return returned != 0 or len(self.callbacks) != 0
+        return returned != 0 or len(callbacks) != 0
 
 
 cdef object hand_out(Pool pool, void* ptr):

@@ -3,12 +3,12 @@
 cimport cython
 from libc.stdint cimport uintptr_t
 
+from cuda_pool._calls cimport pool_free_async_as, pool_try_free_async_as
 from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
 from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
-from cuda_pool._pool cimport (
-    pool_free_async_as, pool_release, pool_size_of, pool_stream_wait, pool_try_free_async_as)
+from cuda_pool._pool cimport pool_release, pool_size_of, pool_stream_wait
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT
@@ -154,6 +154,8 @@ cdef class Buffer:
         if self.freed:
             return 0
         self.freed = True                       # at once: another thread may come while this one waits without the GIL
+        if self.address == NULL:
+            return 0
         status = self.finish(pool_try_free_async_as(self.pool, self.address, &self.stream))
         if status != STATUS_OK and status != STATUS_CLOSED:     # a closed pool took everything back
             self.freed = False

@@ -16,9 +16,9 @@ from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
 from cuda_pool._relaxed cimport get_u32, set_u32
+from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TIER_MID, place_t, segment_free_block, segment_shed_slab, segment_t)
-from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
     slab_would_be_spare, slabs_available, slabs_of, slot_t)
@@ -62,7 +62,7 @@ cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept
     cache.table = segment.slabs.table
     cache.table_max = segment.slabs.table_max
     cache.slab_max = segment.slabs.max
-    cache.blocks_most = 0 if pool.releases else min(pool.capacity // BLOCKS_SHARE, <size_t>BLOCKS_BYTES_MAX)
+    cache.blocks_most = 0 if counts_blocks(pool) else min(pool.capacity // BLOCKS_SHARE, <size_t>BLOCKS_BYTES_MAX)
     entry = <entry_t*>(&cache.bin[0] + segment.slabs.classes)
     for index in range(segment.slabs.classes):
         cache.bin[index].entry = entry
@@ -74,6 +74,11 @@ cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept
         cache.block[index].entry = entry
         cache.block[index].most = BLOCK_ENTRIES
         entry += BLOCK_ENTRIES
+
+
+cdef inline bint counts_blocks(const pool_t* pool) noexcept nogil:
+    """Does the pool do something by itself when blocks come and go?"""
+    return pool.releases or pool.learn.predicts or pool.defrag.threshold != 0 or pool.defrag.interval != 0
 
 
 cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
@@ -96,7 +101,17 @@ cdef void cache_name(pool_t* pool, cache_t* cache, owner_t owner) noexcept nogil
     cache.handle = stream.handle
     cache.by_handle = (owner == LEGACY or stream.kind == STREAM_HELD
                        or (stream.kind == STREAM_THREAD and stream.id == this_thread()))
-    cache.unmarked_most = pool.mark_bytes if stream_can_vanish(stream) else <size_t>-1
+    note_unmarked(pool, cache)
+
+
+cdef inline void note_unmarked(pool_t* pool, cache_t* cache) noexcept nogil:
+    """Count what was freed on the stream, and how much more may be before it wants an event."""
+    cdef size_t* unmarked = &pool.heaps[cache.owner].unmarked
+    unmarked[0] += cache.unmarked
+    cache.unmarked = 0
+    cache.unmarked_most = <size_t>-1
+    if stream_can_vanish(&pool.order.stream[cache.owner]):
+        cache.unmarked_most = pool.mark_bytes - min(pool.mark_bytes, unmarked[0])
 
 
 cdef bint cache_refill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
@@ -198,8 +213,7 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
     """Return what was taken from the slabs last first, so that they are as if it had never been taken."""
     cdef int index
     cdef uint32_t at
-    pool.heaps[cache.owner].unmarked += cache.unmarked
-    cache.unmarked = 0
+    note_unmarked(pool, cache)
     if cache.dirty:
         for index in range(cache.classes):
             for at in range(cache.bin[index].count):

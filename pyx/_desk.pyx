@@ -8,7 +8,7 @@ from cuda_pool._cache cimport cache_refill, cache_spill
 from cuda_pool._front cimport bin_give, bin_take, note_freed, slot_bin
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._owner cimport NOBODY, owner_t
-from cuda_pool._relaxed cimport get_u32, get_u64, set_u16, set_u32, set_u64, swap_u64
+from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_u16, set_u32, set_u64, swap_u64
 from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, TIER_SLAB, seat_note
 from cuda_pool._slab cimport slab_guess, slab_t
 from cuda_pool._state cimport pool_offset
@@ -96,6 +96,8 @@ cdef bint give_block(pool_t* pool, seat_t* seat, cache_t* cache, uint32_t index,
     if own == NULL or (owner != NOBODY and owner != own.owner):
         seat.wanted = owner
         return False
+    if seat.total.used + get_size(&pool.segment.total.used) == used:
+        return False                            # the last one: then nothing stays in caches, see is_last()
     bin = &own.block[block_bin(used)]
     if bin.count == bin.most or own.blocks_bytes + used > own.blocks_most or own.unmarked >= own.unmarked_most:
         return False

@@ -39,7 +39,7 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
     if status == STATUS_BAD_ALIGNMENT:
         raise ValueError("alignment is a power of two of at least 1 byte")
     if status == STATUS_CAPTURING:
-        raise ValueError("the stream is being captured already: release or leave that capture first")
+        raise ValueError("a stream is being captured, which forbids this: release or leave that capture first")
     if status == STATUS_STREAMS:
         raise RuntimeError("a pool keeps 254 streams apart, those that are held and captures included: "
                            "forget those that are no longer used")

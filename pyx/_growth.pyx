@@ -15,9 +15,9 @@ from cuda_pool._locks cimport enter, enter_all, leave, leave_all
 from cuda_pool._mid cimport MID_UNIT, NO_MID
 from cuda_pool._order cimport STREAM_CAPTURE
 from cuda_pool._owner cimport NOBODY
+from cuda_pool._pages cimport pages_end
 from cuda_pool._region cimport (
     REGIONS_MAX, region_t, regions_add, regions_init, regions_remove)
-from cuda_pool._pages cimport pages_end
 from cuda_pool._relaxed cimport set_flag, set_size
 from cuda_pool._remap cimport remap_trim
 from cuda_pool._segment cimport segment_boundary, segment_highs, segment_reclaim, segment_total
@@ -293,7 +293,7 @@ cdef int trim_pages(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
     settle_locked(pool)
     segment_reclaim(&pool.segment)
     leave_all(pool)
-    fault = remap_trim(pool, pages_end(&pool.segment.pages, keep) if keep != 0 else 0, &gone)
+    fault = remap_trim(pool, pages_end(&pool.segment.pages, min(keep, pool.reserved)) if keep != 0 else 0, &gone)
     if gone != 0:
         enter_all(pool)
         pool.trim_count += 1

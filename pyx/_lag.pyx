@@ -10,10 +10,11 @@ from libc.stdlib cimport calloc, free
 import numpy as np
 
 from cuda_pool._api cimport Pool
+from cuda_pool._calls cimport pool_alloc, pool_free, pool_free_async
 from cuda_pool._driver cimport (
     cudaErrorInvalidDevice, cudaErrorMemoryAllocation, cudaError_t, cudaStream_t, cudaSuccess)
 from cuda_pool._gate cimport status_raise
-from cuda_pool._pool cimport pool_alloc, pool_free, pool_free_async, pool_get_stats, pool_stats_t
+from cuda_pool._pool cimport pool_get_stats, pool_stats_t
 from cuda_pool._replay cimport ALIGNMENT
 from cuda_pool._sim cimport Device
 from cuda_pool._sim_device cimport devices_get, sim_device_t, sim_lock, sim_unlock

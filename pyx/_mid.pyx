@@ -19,7 +19,7 @@ cdef enum:
     COLUMN_BITS = 3             # 1 << COLUMN_BITS == MID_COLUMNS
     BINS_COLOUR = 11
     RECORDS_COLOUR = 21
-    RECORDS_SPARE = 128         # beside blocks: record 0, and those that are reserved and not needed
+    RECORDS_SPARE = 512         # beside blocks: record 0, and those that are reserved and not needed
     NO_RECORD = 0x3FFFFFFF      # what a tag can name
 
 

@@ -15,8 +15,7 @@ from cuda_pool._mid cimport (
     MID_FREE, MID_PAGING, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_find_any, mid_find_fewest, mid_free,
     mid_reserve, mid_take)
 from cuda_pool._owner cimport NOBODY
-from cuda_pool._pages cimport (
-    pages_counted, pages_end, pages_first, pages_has, pages_missing, pages_next, pages_suspended, pages_t)
+from cuda_pool._pages cimport pages_counted, pages_end, pages_first, pages_has, pages_next, pages_suspended, pages_t
 from cuda_pool._room cimport segment_largest_paged
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, segment_grow_mid, segment_make_slab, segment_reclaim, segment_run_order, segment_use_block,

@@ -5,21 +5,21 @@ the move waits for `slow`, and holds it up for one step at most.
 """
 
 from libc.stdint cimport uint32_t
+from libc.string cimport memset
 
-from cuda_pool._behind cimport get_behind, stream_is_open
+from cuda_pool._behind cimport get_behind_or_wait
 from cuda_pool._bits cimport is_power_of_two
+from cuda_pool._calls cimport pool_alloc_as, pool_free_async_as, pool_try_free_async_as
 from cuda_pool._defrag cimport defrag_if_due, defrag_is_due, defrag_note
-from cuda_pool._held cimport owners_add
+from cuda_pool._held cimport owners_add, owners_t
 from cuda_pool._lock cimport lock_release
 from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
 from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
 from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
 from cuda_pool._owner cimport NOBODY, owner_t
-from cuda_pool._pool cimport (
-    identify_ref, pool_alloc_as, pool_free_async_as, pool_try_free_async_as, slow_enter)
+from cuda_pool._pool cimport identify_ref, slow_enter
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
-from cuda_pool._shortage cimport is_capturing, wait_for_all
 from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK,
@@ -272,6 +272,7 @@ cdef int use_on(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
     """Record that another stream uses a pinned block, and put that stream behind the last move."""
     cdef const movable_t* record
     cdef use_t* use
+    cdef owners_t homes
     cdef owner_t home
     cdef uint32_t batch
     cdef int status = enter(pool)
@@ -287,17 +288,9 @@ cdef int use_on(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
         return STATUS_OK
     if use == NULL:
         return STATUS_HOST_MEMORY
-    return get_behind_or_wait(pool, owner, home, batch) if batch != 0 else STATUS_OK
-
-
-cdef int get_behind_or_wait(pool_t* pool, owner_t asker, owner_t owner, uint32_t batch) noexcept nogil:
-    cdef bint behind = False, is_open = False
-    cdef int status = stream_is_open(pool, asker, &is_open)
-    if status == STATUS_OK and is_open:
-        status = get_behind(pool, asker, owner, batch, &behind)
-    if status != STATUS_OK or behind:
-        return status
-    return STATUS_CAPTURING if is_capturing(pool) else wait_for_all(pool)
+    memset(&homes, 0, sizeof(homes))
+    owners_add(&homes, home)
+    return get_behind_or_wait(pool, owner, &homes, batch) if batch != 0 else STATUS_OK
 
 
 cdef int pin_drop(pool_t* pool, uint32_t handle) noexcept nogil:

@@ -8,20 +8,19 @@ from libc.stdint cimport uint32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from cuda_pool._ask cimport (
-    ask_call_name, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back, ask_regions_back,
-    ask_stream_done, ask_zero)
+    ask_call_name, ask_is_open, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back,
+    ask_regions_back, ask_stream_done, ask_zero)
+from cuda_pool._behind cimport all_exist, behind_users, get_behind_or_wait
 from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._cache cimport cache_make, seat_add, seats_close
 from cuda_pool._defrag cimport defrag_for, defrag_if_due, defrag_is_due, defrag_note
-from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
 from cuda_pool._desk cimport desk_alloc, desk_free
-from cuda_pool._front cimport (
-    front_alloc, front_alloc_on, front_enter, front_free, front_free_async, front_free_async_on, front_place,
-    named_cache)
+from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
+from cuda_pool._front cimport named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
-from cuda_pool._held cimport helds_destroy, helds_init
+from cuda_pool._held cimport helds_destroy, helds_init, owners_t
 from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
@@ -31,19 +30,20 @@ from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport movables_destroy, movables_init
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
-    order_add, order_any_pending, order_destroy, order_find, order_glance, order_init, order_pass_mark, ref_is_valid, ref_to,
-    stream_can_vanish, stream_is_pending, stream_t, this_thread)
+    order_add, order_any_pending, order_destroy, order_find, order_glance, order_init, order_pass_mark, ref_is_valid,
+    ref_to, stream_can_vanish, stream_is_pending, stream_t, this_thread)
 from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
-from cuda_pool._region cimport regions_destroy
 from cuda_pool._prepare cimport segment_admit_stream
-from cuda_pool._room cimport segment_largest_free
-from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
+from cuda_pool._region cimport regions_destroy
 from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
-from cuda_pool._seat cimport load_u32, seat_find, seat_leave, seat_make, seat_t
+from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
+from cuda_pool._room cimport segment_largest_free
+from cuda_pool._seat cimport load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,
-    segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_live, segment_is_upper, segment_metadata,
-    segment_note_highs, segment_pending, segment_tally, segment_total)
+    segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last,
+    segment_is_live, segment_is_upper, segment_metadata, segment_note_highs, segment_pending, segment_tally,
+    segment_total)
 from cuda_pool._shortage cimport (
     is_capturing, mark_stream, may_record, settle_before_capture, shortage_alloc, wait_for_all)
 from cuda_pool._state cimport (
@@ -210,9 +210,9 @@ cdef inline bint may_join(const pool_t* pool, size_t nbytes) noexcept nogil:
     return nbytes - 1 < <size_t>1 << BLOCK_SHIFT_MOST and not get_flag(&pool.closed) and pool.capacity >= CACHED_LEAST
 
 
-cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
+cdef bint join_stream(pool_t* pool, seat_t** place, const stream_ref_t* stream) noexcept nogil:
     """Let the calling thread have a cache for a stream; False where it has one, or the stream is not known for sure."""
-    cdef seat_t* seat = seat_of(pool)
+    cdef seat_t* seat = seat_of(pool, place)
     cdef owner_t owner
     cdef bint joined = False
     if seat != NULL and is_cached(pool, seat, stream):
@@ -221,7 +221,7 @@ cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
         return False
     if not wants_locks(pool):
         owner = known_locked(pool, stream)
-        joined = is_sure(pool, owner, stream) and join_locked(pool, seat, owner)
+        joined = is_sure(pool, owner, stream) and join_locked(pool, place, seat, owner)
     leave(pool)
     return joined
 
@@ -237,9 +237,9 @@ cdef bint is_promised(const pool_t* pool, const stream_ref_t* stream) noexcept n
     return record.handle == stream.handle and record.kind == STREAM_HELD
 
 
-cdef bint join_for(pool_t* pool, const void* ptr) noexcept nogil:
+cdef bint join_for(pool_t* pool, seat_t** found, const void* ptr) noexcept nogil:
     """The same for whoever's a slot is that is freed; where it is a block of nobody's, for the default stream."""
-    cdef seat_t* seat = seat_of(pool)
+    cdef seat_t* seat = seat_of(pool, found)
     cdef size_t offset = pool_offset(pool, ptr)
     cdef place_t place
     cdef owner_t owner
@@ -250,24 +250,23 @@ cdef bint join_for(pool_t* pool, const void* ptr) noexcept nogil:
         return False
     if not wants_locks(pool) and offset < pool.segment.span and segment_is_live(&pool.segment, offset, &place):
         owner = place.owner if place.owner != NOBODY else <owner_t>LEGACY
-        joined = (seat == NULL or seat.cache[owner] == NULL) and join_locked(pool, seat, owner)
+        joined = (seat == NULL or seat.cache[owner] == NULL) and join_locked(pool, found, seat, owner)
     if seat != NULL:
         seat.wanted = NOBODY
     leave(pool)
     return joined
 
 
-cdef seat_t* seat_of(pool_t* pool) noexcept nogil:
-    cdef seat_t** place = front_place(pool)
+cdef seat_t* seat_of(pool_t* pool, seat_t** place) noexcept nogil:
     cdef seat_t* seat = place[0]
     if seat == NULL or get_pointer(<void* const*>&seat.pool) != pool:
         seat = seat_find(pool, place)
     return seat
 
 
-cdef bint join_locked(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
+cdef bint join_locked(pool_t* pool, seat_t** place, seat_t* seat, owner_t owner) noexcept nogil:
     if seat == NULL:
-        seat = seat_make(pool, front_place(pool))
+        seat = seat_make(pool, place)
         if seat == NULL:
             return False
         seat_add(pool, seat)
@@ -317,48 +316,30 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil:
 
 # A plain handle is a reference without a record: NOBODY.
 
-cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
-    if front_alloc_on(pool, stream, nbytes, alignment, ptr):
-        return STATUS_OK
-    return alloc_on(pool, nbytes, alignment, stream, ptr)
-
-
-cdef int alloc_on(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, cudaStream_t stream,
+                  void** ptr) noexcept nogil:
     cdef stream_ref_t ref = by_handle(stream)
-    return alloc_otherwise(pool, nbytes, alignment, &ref, ptr)
+    return serve(pool, place, nbytes, alignment, &ref, ptr)
 
 
-cdef int pool_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                       void** ptr) noexcept nogil:
-    if front_alloc(pool, stream, nbytes, alignment, ptr):
-        return STATUS_OK
-    return alloc_otherwise(pool, nbytes, alignment, stream, ptr)
-
-
-cdef int alloc_otherwise(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                         void** ptr) noexcept nogil:
-    cdef int status = alloc_with_locks(pool, nbytes, alignment, stream, ptr)
+cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+               void** ptr) noexcept nogil:
+    cdef int status = try_serve(pool, place, nbytes, alignment, stream, ptr)
     return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
 
 
-cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                           void** ptr) noexcept nogil:
-    if front_alloc(pool, stream, nbytes, alignment, ptr):
-        return STATUS_OK
-    return alloc_with_locks(pool, nbytes, alignment, stream, ptr)
-
-
-cdef int alloc_with_locks(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                          void** ptr) noexcept nogil:
+cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                   void** ptr) noexcept nogil:
     """Serve a request at the thread's seat after all, or else with the locks that it takes."""
     cdef owner_t owner
     cdef int status
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_at_seat(pool, nbytes, alignment, stream, ptr):
+    if alloc_at_seat(pool, place, nbytes, alignment, stream, ptr):
         return STATUS_OK
-    if may_join(pool, nbytes) and join_stream(pool, stream) and alloc_at_seat(pool, nbytes, alignment, stream, ptr):
+    if (may_join(pool, nbytes) and join_stream(pool, place, stream)
+            and alloc_at_seat(pool, place, nbytes, alignment, stream, ptr)):
         return STATUS_OK
     if try_alloc_large(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
@@ -375,9 +356,9 @@ cdef int alloc_with_locks(pool_t* pool, size_t nbytes, size_t alignment, const s
     return status
 
 
-cdef bint alloc_at_seat(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                         void** ptr) noexcept nogil:
-    cdef seat_t* seat = front_enter(pool)
+    cdef seat_t* seat = seat_enter(place[0], pool)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -388,9 +369,9 @@ cdef bint alloc_at_seat(pool_t* pool, size_t nbytes, size_t alignment, const str
     return done
 
 
-cdef bint free_at_seat(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+cdef bint free_at_seat(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a block for anyone, or, where a stream is given, in its order."""
-    cdef seat_t* seat = front_enter(pool)
+    cdef seat_t* seat = seat_enter(place[0], pool)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -420,14 +401,8 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
     return done
 
 
-cdef int pool_free(pool_t* pool, void* ptr) noexcept nogil:
-    if front_free(pool, ptr):
-        return STATUS_OK
-    return free_otherwise(pool, ptr)
-
-
-cdef int free_otherwise(pool_t* pool, void* ptr) noexcept nogil:
-    cdef int status = free_with_locks(pool, ptr)
+cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+    cdef int status = try_take_back(pool, place, ptr)
     if status == STATUS_WOULD_WAIT:
         status = free_scrubbing(pool, ptr)
     if get_flag(&pool.release_due):
@@ -436,32 +411,34 @@ cdef int free_otherwise(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
+    """Overwrite a block on the default stream, and wait for that: a capture forbids both."""
     cdef leaving_t block
-    cdef int status
-    status = leaving_begin(pool, ptr, &block)
+    cdef int status = slow_enter(pool)
     if status != STATUS_OK:
         return status
-    status = ask_zero(pool, &block, NULL)
+    status = leaving_begin(pool, ptr, &block)
     if status == STATUS_OK:
-        status = ask_stream_done(pool, NULL)
-    return leaving_end(pool, &block, status, NOBODY)
+        status = STATUS_CAPTURING if is_capturing(pool) else zero_in_order(pool, &block, LEGACY, NULL)
+        lock_release(&pool.slow)
+        if status == STATUS_OK:
+            status = ask_stream_done(pool, NULL)
+        return leaving_end(pool, &block, status, NOBODY)
+    lock_release(&pool.slow)
+    return status
 
 
-cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil:
-    if front_free(pool, ptr):
+cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+    if ptr == NULL or free_at_seat(pool, place, ptr, NULL):
+        return STATUS_OK
+    if pool.scrub:
+        return STATUS_WOULD_WAIT
+    if join_for(pool, place, ptr) and free_at_seat(pool, place, ptr, NULL):
         return STATUS_OK
     return free_with_locks(pool, ptr)
 
 
 cdef int free_with_locks(pool_t* pool, void* ptr) noexcept nogil:
-    cdef int status
-    if ptr == NULL or free_at_seat(pool, ptr, NULL):
-        return STATUS_OK
-    if pool.scrub:
-        return STATUS_WOULD_WAIT
-    if join_for(pool, ptr) and free_at_seat(pool, ptr, NULL):
-        return STATUS_OK
-    status = enter_for(pool, ptr)
+    cdef int status = enter_for(pool, ptr)
     if status == STATUS_OK:
         status = free_locked(pool, ptr)
         if pool.releases:
@@ -471,37 +448,28 @@ cdef int free_with_locks(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
-    """Take the locks that a block's free needs: `lock` alone, unless it is a slot, or no block at all."""
+    """Take the locks that a block's free needs: `lock` alone, unless it is a slot, or no block at all.
+
+    With the last block all caches are emptied, so that where nothing is live the segment is as it was at first.
+    """
     cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter_lock(pool)
     if status != STATUS_OK:
         return status
     pool.heaps_held = 0
     if (offset >= pool.segment.span or not segment_is_upper(&pool.segment, offset)
-            or segment_is_cached(&pool.segment, offset)):
+            or segment_is_cached(&pool.segment, offset) or segment_is_last(&pool.segment, offset)):
         heaps_acquire(pool)
     return STATUS_OK
 
 
-cdef int pool_free_async(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
-    if front_free_async_on(pool, ptr, stream):
-        return STATUS_OK
-    return free_async_on(pool, ptr, stream)
-
-
-cdef int free_async_on(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil:
+cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_t stream) noexcept nogil:
     cdef stream_ref_t ref = by_handle(stream)
-    return free_async_otherwise(pool, ptr, &ref)
+    return take_back_async(pool, place, ptr, &ref)
 
 
-cdef int pool_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if front_free_async(pool, ptr, stream):
-        return STATUS_OK
-    return free_async_otherwise(pool, ptr, stream)
-
-
-cdef int free_async_otherwise(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef int status = free_async_with_locks(pool, ptr, stream)
+cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef int status = try_take_back_async(pool, place, ptr, stream)
     if status == STATUS_WOULD_WAIT:
         status = free_async_slowly(pool, ptr, stream)
     if get_flag(&pool.release_due):
@@ -509,8 +477,10 @@ cdef int free_async_otherwise(pool_t* pool, void* ptr, const stream_ref_t* strea
     return status
 
 
-cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if front_free_async(pool, ptr, stream):
+cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if ptr == NULL or free_at_seat(pool, place, ptr, stream):
+        return STATUS_OK
+    if may_join(pool, 1) and join_stream(pool, place, stream) and free_at_seat(pool, place, ptr, stream):
         return STATUS_OK
     return free_async_with_locks(pool, ptr, stream)
 
@@ -518,10 +488,6 @@ cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* str
 cdef int free_async_with_locks(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef owner_t owner
     cdef int status
-    if ptr == NULL or free_at_seat(pool, ptr, stream):
-        return STATUS_OK
-    if may_join(pool, 1) and join_stream(pool, stream) and free_at_seat(pool, ptr, stream):
-        return STATUS_OK
     status = enter_for(pool, ptr)
     if status != STATUS_OK:
         return status
@@ -1058,7 +1024,7 @@ cdef int free_async_marking(pool_t* pool, void* ptr, owner_t owner, cudaStream_t
     if pool.scrub or owner == NOBODY:
         if is_of_another_thread(pool, owner):
             status = wait_for_all(pool)         # another thread's stream, which has no name here
-            return pool_free(pool, ptr) if status == STATUS_OK else status
+            return free_in_order(pool, ptr, LEGACY, NULL) if status == STATUS_OK else status
         return free_in_order(pool, ptr, owner, stream)
     status = enter(pool)
     if status != STATUS_OK:
@@ -1093,10 +1059,43 @@ cdef int free_in_order(pool_t* pool, void* ptr, owner_t owner, cudaStream_t stre
     if status != STATUS_OK:
         return status
     if pool.scrub:
-        status = ask_zero(pool, &block, stream)
+        status = zero_in_order(pool, &block, owner, stream)
     if status == STATUS_OK and owner == NOBODY:
         status = ask_stream_done(pool, stream)
     return leaving_end(pool, &block, status, owner)
+
+
+cdef int zero_in_order(pool_t* pool, const leaving_t* block, owner_t owner, cudaStream_t stream) noexcept nogil:
+    """Overwrite a block on a stream behind the work of all others that may use it."""
+    cdef place_t place
+    cdef owners_t users
+    cdef owner_t asker
+    cdef uint32_t batch
+    cdef bint any
+    cdef int status = enter(pool)
+    if status != STATUS_OK:
+        return status
+    segment_find(&pool.segment, pool_offset(pool, block.ptr), &place)
+    any = behind_users(pool, &place, block.ptr, captured(pool, owner), &users)
+    batch = pool.order.batch
+    leave(pool)
+    if any:
+        asker = owner if all_exist(pool, &users) else <owner_t>NOBODY       # then it is the host that waits
+        status = get_behind_or_wait(pool, asker, &users, batch)
+    if status == STATUS_OK and not may_queue(pool, owner, stream):
+        status = STATUS_CAPTURING
+    return ask_zero(pool, block, stream) if status == STATUS_OK else status
+
+
+cdef bint may_queue(pool_t* pool, owner_t owner, cudaStream_t stream) noexcept nogil:
+    """Does no capture forbid it, such as one that the default stream would have to wait for?"""
+    cdef bint is_captured
+    if not is_capturing(pool):
+        return True
+    lock_acquire(&pool.lock)
+    is_captured = pool.order.stream[owner].capture != NOBODY
+    lock_release(&pool.lock)
+    return is_captured or ask_is_open(pool, stream)
 
 
 cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil:

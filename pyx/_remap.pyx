@@ -5,7 +5,7 @@ accessible. So whatever fails in between leaves each piece of memory in one plac
 three states; the next call goes on from there.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
 
 from cuda_pool._ask cimport ask_begin_context, ask_count

@@ -5,8 +5,9 @@ from libc.stdlib cimport calloc, free, malloc
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from cuda_pool._api cimport Pool
+from cuda_pool._calls cimport pool_alloc, pool_free
 from cuda_pool._gate cimport status_raise
-from cuda_pool._pool cimport pool_alloc, pool_free, pool_get_stats, pool_stats_t, pool_t
+from cuda_pool._pool cimport pool_get_stats, pool_stats_t, pool_t
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
 from cuda_pool._trace cimport (
     BLOCK_PREEXISTING, EVENT_ALLOC, EVENT_FREE, TraceTable, event_t, trace_t,

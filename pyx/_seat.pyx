@@ -83,6 +83,8 @@ cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil:
     if seat == NULL:
         return NULL
     seat.pool = pool
+    seat.gate = NULL                # opened by seats_go()
+    seat.stopped = 1
     seat.thread = this_thread()
     seat.place = place
     seat.holders = 2
@@ -137,6 +139,7 @@ cdef void seat_forget(seat_t* seat) noexcept nogil:
 
 
 cdef void seat_drop(seat_t* seat) noexcept nogil:
+    set_pointer(&seat.gate, NULL)
     set_pointer(&seat.pool, NULL)
     seat_release(seat)
 
@@ -152,6 +155,7 @@ cdef void seats_stop(seat_t* seats) noexcept nogil:
     cdef bint others = False
     while seat != NULL:
         set_u32(&seat.stopped, 1)
+        set_pointer(&seat.gate, NULL)
         others = others or seat.thread != thread
         seat = seat.next
     if BUSY_IS_A_LOCK:
@@ -182,6 +186,7 @@ cdef inline void seat_wait(seat_t* seat) noexcept nogil:
 cdef void seats_go(seat_t* seat, bint stopped) noexcept nogil:
     while seat != NULL:
         store_u32(&seat.stopped, stopped)
+        set_pointer(&seat.gate, NULL if stopped else seat.pool)
         if BUSY_IS_A_LOCK:
             lock_clear(&seat.busy)
         seat = seat.next

@@ -36,7 +36,7 @@ cdef enum:
     TAG_COLOUR = 39
     GAP_SHARE = 64                  # of the capacity: gaps below pages that a block starts with
     PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
-    BLOCKS_PER_GRANULE = 8          # live ones start in different granules; between them there are free ones of several owners
+    BLOCKS_PER_GRANULE = 8          # live ones start in different granules, with free ones of several owners between them
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 

@@ -8,7 +8,7 @@ from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_check
 from cuda_pool._gap cimport gap_bytes, gaps_check
 from cuda_pool._learn cimport learn_check
 from cuda_pool._mid cimport (
-    MID_FREE, MID_GAP, MID_HELD, MID_PAGING, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_t, units_missing)
+    MID_FREE, MID_HELD, MID_PAGING, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_check, mid_t, units_missing)
 from cuda_pool._pages cimport pages_check, pages_missing
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIERS, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_boundary, segment_start_of,

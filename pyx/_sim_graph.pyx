@@ -4,7 +4,7 @@ A captured operation is kept with a vector clock over the branches of its captur
 again: branch 0 to the stream it is launched on, each other branch to a stream of its own that nobody can name.
 """
 
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from cuda_pool._driver cimport (

@@ -134,12 +134,13 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     cdef size_class_t* group = &slabs.size_class[size_class]
     cdef slab_t* slab = &slabs.slab[index]
     cdef size_t slots = nbytes // group.size, words = (slots + 63) // 64
-    cdef size_t lines = words * sizeof(uint64_t) + slots * sizeof(slot_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
+    cdef size_t lines = words * sizeof(uint64_t) + (slots + 1) * sizeof(slot_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
     # Whole lines: another slab in the same one may be another thread's.
     slab.live = <uint64_t*>host_align(2 * CACHE_LINE, lines) if slabs_have_record(slabs) else NULL
     if slab.live == NULL:
         return NO_SLAB
-    memset(slab.live, 0, lines)
+    memset(slab.live, 0, words * sizeof(uint64_t))
+    memset(slab.live + words, 0xFF, lines - words * sizeof(uint64_t))      # no slot is live, nor the one behind them
     slabs.makes += 1
     if index == slabs.made:
         slabs.made += 1

@@ -12,8 +12,8 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed,
     stream_t)
 from cuda_pool._owner cimport BATCH_LAST, NOBODY, OWNERS, batch_within, later_batch
-from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._region cimport regions_check, regions_find
+from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._segment cimport (
     TIER_SLAB, segment_alloc_shared, segment_bequeath, segment_claim, segment_free, segment_highs, segment_hold,
     segment_is_live, segment_offset, segment_renew, segment_retake, segment_settle, segment_total, segment_unhold)

@@ -10,16 +10,16 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from cuda_pool._ask cimport ask_copy, ask_zero
-from cuda_pool._behind cimport get_behind, stream_is_open
+from cuda_pool._behind cimport get_behind_all, stream_is_open
 from cuda_pool._driver cimport cudaStream_t
-from cuda_pool._held cimport owners_has, owners_t
+from cuda_pool._held cimport owners_t
 from cuda_pool._layout cimport layout_is_free, layout_take, wanting_t
-from cuda_pool._lock cimport lock_acquire, lock_release
+from cuda_pool._lock cimport lock_release
 from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
-from cuda_pool._order cimport LEGACY, order_view
-from cuda_pool._owner cimport NOBODY, owner_t, view_t
+from cuda_pool._order cimport order_view
+from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pool cimport slow_enter
 from cuda_pool._segment cimport place_t, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing
@@ -122,7 +122,7 @@ cdef int follow_owners(pool_t* pool, owner_t home, const wanting_t* wanting, bin
     """Put the home behind those who freed the target, if the pool may; else their work has to be over."""
     cdef int status = STATUS_OK
     if pool.reuse == REUSE_WAIT:
-        status = follow_all(pool, home, &wanting.owners, wanting.batch, ready)
+        status = get_behind_all(pool, home, &wanting.owners, wanting.batch, ready)
     else:
         ready[0] = False
     return STATUS_WOULD_WAIT if status == STATUS_OK and not ready[0] else status
@@ -130,17 +130,9 @@ cdef int follow_owners(pool_t* pool, owner_t home, const wanting_t* wanting, bin
 
 cdef int follow_users(pool_t* pool, const step_t* step, const owners_t* users, uint32_t batch,
                       bint* ready) noexcept nogil:
-    cdef int status = follow_all(pool, step.home, users, batch, ready)
+    cdef int status = get_behind_all(pool, step.home, users, batch, ready)
     if status == STATUS_OK and not ready[0]:
         refuse(pool, step.record)
-    return status
-
-
-cdef int follow_all(pool_t* pool, owner_t home, const owners_t* owners, uint32_t batch, bint* ready) noexcept nogil:
-    cdef int owner, status = STATUS_OK
-    for owner in range(LEGACY, pool.order.streams):
-        if status == STATUS_OK and ready[0] and owners_has(owners, <owner_t>owner):
-            status = get_behind(pool, home, <owner_t>owner, batch, ready)
     return status
 
 

@@ -14,6 +14,7 @@ from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
+from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
 from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
     Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
@@ -36,9 +37,7 @@ from cuda_pool._order cimport (
 from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
 from cuda_pool._plan cimport (
     plan_add, plan_choose, plan_destroy, plan_init, plan_measure, plan_reserve, plan_t)
-from cuda_pool._pool cimport (
-    pool_alloc, pool_alloc_as, pool_check, pool_free, pool_free_async_as, pool_ignore_streams, pool_record_use_as,
-    pool_size_of, pool_skip_batches)
+from cuda_pool._pool cimport pool_check, pool_ignore_streams, pool_record_use_as, pool_size_of, pool_skip_batches
 from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._region cimport (
     NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,
@@ -63,6 +62,7 @@ from cuda_pool._uses cimport (
 
 cdef enum:
     SLABS = 1 << 20             # that a tier on its own may make
+    MID_RECORDS = 1 << 20       # of a mid tier on its own
 
 MID_STATES = {MID_FREE: "free", MID_USED: "used", MID_SLAB: "slab"}
 SLAB_STATES = {SLAB_PARTIAL: "partial", SLAB_FULL: "full", SLAB_READY: "ready"}
@@ -181,7 +181,7 @@ cdef class Mid:
     cdef mid_t mid
 
     def __cinit__(self, uint32_t start, uint32_t end, bint good_fit=False):
-        if not mid_init(&self.mid, start, end, end - start):
+        if not mid_init(&self.mid, start, end, min(end, <uint32_t>MID_RECORDS)):
             raise MemoryError
         self.mid.good_fit = good_fit
 

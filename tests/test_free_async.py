@@ -187,3 +187,68 @@ def test_owns_only_the_start_of_a_live_block(pool):
         assert not any(pool.owns(other) for other in (ptr + 1, ptr + nbytes - 1, ptr - 1, 0, 1 << 63))
         pool.free(ptr)
         assert not pool.owns(ptr)
+
+
+def test_scrub_waits_for_a_recorded_use(make_device):
+    """Another stream that was recorded still reads the block when it is overwritten on the stream of the free."""
+    device = make_device("64MiB")
+    with cp.Pool("8MiB", device=device, scrub=True) as pool:
+        home, other = device.stream(), device.stream()
+        for nbytes in (200, 100_000):
+            ptr = pool.alloc(nbytes, home)
+            home.write(ptr, nbytes, 7)
+            pool.record_use(ptr, other)
+            other.wait(home)
+            other.work(50)
+            found = other.read(ptr, nbytes)
+            pool.free_async(ptr, home)
+            device.synchronize()
+            assert found.value == bytes([7]) * nbytes
+
+
+@pytest.mark.parametrize("free", [lambda pool, ptr, stream: pool.free(ptr),
+                                  lambda pool, ptr, stream: pool.free_async(ptr, stream)], ids=["free", "free_async"])
+def test_scrub_of_a_block_that_was_never_used_waits_for_the_work_before_it(make_device, free):
+    """Whoever takes a block behind a wait may give it back on a stream that does not wait."""
+    device = make_device("64MiB")
+    with cp.Pool("8MiB", device=device, scrub=True) as pool:
+        first, second, third = (device.stream(blocking=False) for _ in range(3))
+        ptr = pool.alloc("8MiB", first)
+        pool.free_async(ptr, first)
+        ptr = pool.alloc("8MiB", first)
+        first.write(ptr, 8 << 20, 7, ticks=50)
+        pool.free_async(ptr, first)
+        again = pool.alloc("8MiB", second)
+        assert again == ptr and device.now == 0
+        free(pool, again, third)
+        device.synchronize()
+
+
+def test_scrub_does_not_call_a_stream_that_is_gone(make_device):
+    device = make_device("64MiB")
+    with cp.Pool("8MiB", device=device, scrub=True) as pool:
+        gone, other = (device.stream(blocking=False) for _ in range(2))
+        ptr = pool.alloc("8MiB", gone.handle)
+        gone.write(ptr, 8 << 20, 7, ticks=50)
+        pool.free_async(ptr, gone.handle)
+        again = pool.alloc("8MiB", gone.handle)
+        gone.destroy()
+        pool.free(again)
+        assert pool.alloc("8MiB", other) == ptr
+
+
+@pytest.mark.parametrize("free", ["free", "free_async"])
+def test_scrub_that_would_spoil_a_capture_is_refused(make_device, free):
+    device = make_device("64MiB")
+    with cp.Pool("8MiB", device=device, scrub=True) as pool:
+        stream, ptr = device.stream(), pool.alloc(5000)
+        with pool.capture(stream) as kept:
+            stream.begin_capture()
+            with pytest.raises(ValueError, match="captured"):
+                getattr(pool, free)(ptr)
+            pool.check()
+            graph = stream.end_capture()
+        graph.release()
+        kept.release()
+        getattr(pool, free)(ptr)
+        assert pool.stats().used == 0

@@ -329,6 +329,28 @@ def test_on_pressure(make_pool, settings):
         pool.off_pressure(give_up)
 
 
+def test_a_callback_that_takes_itself_back(make_pool):
+    """It has freed something all the same."""
+    pool = make_pool("8MiB")
+    blocks = [pool.alloc("8MiB")]
+
+    @pool.on_pressure
+    def once(_):
+        pool.off_pressure(once)
+        pool.free(blocks.pop())
+
+    assert pool.alloc("4MiB") != 0 and pool.stats().oom_count == 0
+
+
+@pytest.mark.parametrize("call", ["alloc", "buffer", "movable"])
+def test_a_request_that_is_tried_twice_fails_once(make_pool, call):
+    pool = make_pool("8MiB")
+    pool.on_pressure(lambda _: None)
+    with pytest.raises(cp.OutOfMemoryError):
+        getattr(pool, call)("9MiB")
+    assert pool.stats().oom_count == 1
+
+
 def test_on_pressure_of_a_buffer(make_pool):
     pool = make_pool("4MiB")
     cache = [pool.buffer(4 * MIB)]

@@ -242,7 +242,8 @@ def test_a_device_that_has_less(make_device):
         pool.alloc(1 * MIB)
 
 
-@pytest.mark.parametrize("keep, left", [(0, 2), (PAGE, 2), (5 * MIB, 3), ("10MiB", 5), ("1GiB", 8)])
+@pytest.mark.parametrize("keep, left", [(0, 2), (PAGE, 2), (5 * MIB, 3), ("10MiB", 5), ("1GiB", 8), ("8PiB", 8),
+                                        (10**30, 8)])
 def test_case_18_trim_gives_pages_back(device, growing, keep, left):
     blocks = [growing.alloc(2 * MIB) for _ in range(8)]
     kept = [fill(device, blocks[index], 2 * MIB, index) for index in (1, 6)]

@@ -1,0 +1,281 @@
+"""Caches of threads: nothing is ever missing, nothing is handed out twice, and most calls need nothing else."""
+
+import gc
+import os
+import random
+import threading
+
+import cuda_pool as cp
+import pytest
+from cuda_pool import _bench
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def pool(make_device):
+    with cp.Pool("256MiB", device=make_device("512MiB")) as pool:
+        yield pool
+        pool.check()
+
+
+def in_thread(function):
+    """Run a function in a thread that ends; its result."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join(60)
+    assert found, "the thread failed"
+    return found[0]
+
+
+SIZES = [1, 512, 5000, 16_384, 20_000, 300_000, MIB, 2 * MIB]
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_what_is_freed_is_reused(pool, nbytes):
+    kept = pool.alloc(nbytes)                   # the last live block empties the caches
+    first = pool.alloc(nbytes)
+    pool.free(first)
+    assert pool.alloc(nbytes) == first
+    pool.free(first)
+    pool.free(kept)
+    assert pool.stats().used == 0
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+@pytest.mark.parametrize("stream", [0, 2])
+def test_a_second_free_is_refused(pool, nbytes, stream):
+    kept, ptr = pool.alloc(nbytes, stream), pool.alloc(nbytes, stream)
+    for first in (pool.free, lambda ptr: pool.free_async(ptr, stream)):
+        first(ptr)
+        for again in (pool.free, lambda ptr: pool.free_async(ptr, stream)):
+            with pytest.raises(cp.InvalidPointerError, match="already freed"):
+                again(ptr)
+        assert not pool.owns(ptr)
+        assert pool.alloc(nbytes, stream) == ptr
+    with pytest.raises(cp.InvalidPointerError):
+        pool.free(ptr + 1)
+    pool.free(ptr)
+    pool.free(kept)
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_a_second_free_by_another_thread_is_refused(pool, nbytes):
+    kept, other, ptr = (pool.alloc(nbytes) for _ in range(3))
+    pool.free(ptr)
+
+    def again():
+        pool.free(other)                        # it has a cache, too
+        with pytest.raises(cp.InvalidPointerError, match="already freed"):
+            pool.free(ptr)
+        return True
+
+    assert in_thread(again)
+    pool.free(kept)
+
+
+def test_statistics_are_those_of_every_thread(pool):
+    live = [in_thread(lambda: [pool.alloc(nbytes) for nbytes in SIZES]) for _ in range(3)]
+    stats = pool.stats()
+    assert stats.requested == 3 * sum(SIZES) and stats.alloc_count == 3 * len(SIZES)
+    for ptr in (ptr for some in live for ptr in some):
+        pool.free(ptr)                          # of threads that have ended
+    stats = pool.stats()
+    assert stats.used == stats.requested == 0 and stats.free_count == 3 * len(SIZES)
+    assert stats.largest_free == stats.capacity
+
+
+def test_marks_are_exact_on_one_thread(pool):
+    generator, live, used, requested, highs = random.Random(5), {}, 0, 0, [0, 0]
+    for _ in range(20_000):
+        if live and generator.random() < 0.5:
+            ptr = generator.choice(list(live)) if len(live) < 50 else next(iter(live))
+            nbytes, size = live.pop(ptr)
+            pool.free(ptr)
+            used, requested = used - size, requested - nbytes
+        else:
+            nbytes = int(2 ** generator.uniform(0, 19))
+            ptr = pool.alloc(nbytes)
+            live[ptr] = nbytes, 0
+            requested += nbytes
+            highs[1] = max(highs[1], requested)
+    assert pool.stats().requested == requested and pool.stats().requested_high == highs[1]
+    for ptr in live:
+        pool.free(ptr)
+
+
+def test_caches_are_there_for_other_threads_in_a_shortage(make_device):
+    """What one thread has in its caches another one gets before the pool is out of memory."""
+    with cp.Pool("64MiB", device=make_device("128MiB")) as pool:
+        def fill(nbytes):
+            blocks = []
+            try:
+                while True:
+                    blocks.append(pool.alloc(nbytes))
+            except cp.OutOfMemoryError:
+                return blocks
+
+        first = fill("100KiB")
+        for ptr in first[1:]:
+            pool.free(ptr)
+        pool.free(first[0])
+        kept = pool.alloc(100)
+        pool.free(pool.alloc("100KiB"))
+        assert len(in_thread(lambda: fill("100KiB"))) >= len(first) - 1
+        assert pool.owns(kept)
+        pool.check()
+
+
+def test_steady_work_takes_no_memory_from_the_tiers(pool):
+    """A cache holds what it may, and no more."""
+    blocks = [pool.alloc(512) for _ in range(20_000)]
+    for ptr in blocks:
+        pool.free(ptr)
+    assert pool.stats().largest_free == pool.stats().capacity
+
+
+@pytest.mark.threads
+def test_threads_come_and_go(pool):
+    kept = pool.alloc(512)
+    for _ in range(300):
+        in_thread(lambda: [pool.free(pool.alloc(nbytes)) for nbytes in (512, 20_000)])
+    pool.free(kept)
+    assert pool.stats().used == 0
+
+
+@pytest.mark.threads
+def test_pools_come_and_go_while_a_thread_stays(make_device):
+    """Seats of pools that are gone are not found, even where a new pool has the same address."""
+    device = make_device("64MiB")
+    for _ in range(200):
+        with cp.Pool("4MiB", device=device) as pool:
+            ptr = pool.alloc(512)
+            pool.free(ptr)
+            assert pool.stats().alloc_count == 1
+        with pytest.raises(cp.InvalidPointerError, match="closed"):
+            pool.free(ptr)
+        del pool
+    gc.collect()
+
+
+def test_more_pools_than_places(make_device):
+    """A thread finds its seats at many pools."""
+    device = make_device("256MiB")
+    pools = [cp.Pool("4MiB", device=device) for _ in range(20)]
+    for _ in range(3):
+        blocks = [pool.alloc(512) for pool in pools]
+        for pool, ptr in zip(pools, blocks):
+            pool.free(ptr)
+    for pool in pools:
+        assert pool.stats().alloc_count == pool.stats().free_count == 3
+        pool.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_has_no_seat(pool):
+    kept, ptr = pool.alloc(512), pool.alloc(512)
+    pool.free(ptr)                              # it lies in a cache now
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.alloc(512)
+        except RuntimeError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert pool.alloc(512) == ptr
+    pool.free(ptr)
+    pool.free(kept)
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("workload", ["W1", "W2", "W3"])
+def test_threads_on_one_stream_and_questions(make_device, workload):
+    """Threads at their seats, and one that stops them all the time."""
+    with cp.Pool("2GiB", device=make_device("4GiB", lazy=True)) as pool:
+        work = _bench.Workload.named(workload, 3000)
+        done = threading.Event()
+
+        def play():
+            loop = _bench.PoolLoop(work, pool)
+            for _ in range(8):
+                loop.run()
+
+        def ask():
+            while not done.is_set():
+                pool.check()
+                pool.stats()
+
+        threads = [threading.Thread(target=play) for _ in range(2)]
+        asking = threading.Thread(target=ask)
+        for thread in (*threads, asking):
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        done.set()
+        asking.join(60)
+        gc.collect()
+        stats = pool.stats()
+        assert stats.used == 0 and stats.alloc_count == stats.free_count
+        assert stats.largest_free == stats.capacity
+        pool.check()
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("nbytes", [512, 50_000])
+def test_one_thread_allocates_and_another_frees(pool, nbytes):
+    given, faults = [], []
+    ready, room = threading.Semaphore(0), threading.Semaphore(500)
+    count = 5000
+
+    def make():
+        for number in range(count):
+            room.acquire()
+            given.append(pool.alloc(nbytes))
+            ready.release()
+
+    def drop():
+        try:
+            for number in range(count):
+                ready.acquire()
+                pool.free(given.pop())
+                room.release()
+        except Exception as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=make), threading.Thread(target=drop)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not faults and pool.stats().used == 0
+
+
+@pytest.mark.threads
+def test_two_threads_free_one_block_at_one_time(pool):
+    """One of them is told; the block is not handed out twice."""
+    for nbytes in (512, 50_000):
+        for _ in range(200):
+            ptr, told, start = pool.alloc(nbytes), [], threading.Barrier(2)
+
+            def free():
+                own = pool.alloc(nbytes)
+                pool.free(own)
+                start.wait(30)
+                try:
+                    pool.free(ptr)
+                except cp.InvalidPointerError:
+                    told.append(True)
+
+            threads = [threading.Thread(target=free) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            some = [pool.alloc(nbytes) for _ in range(4)]
+            assert len(set(some)) == 4
+            for other in some:
+                pool.free(other)
+            pool.check()
