@@ -86,7 +86,7 @@ class Entry:
     Attributes
     ----------
     action : str
-        One of `ACTIONS`.
+        One of ``cuda_pool.torch_format.ACTIONS``.
     addr, size : int
         Of the block, with the size that was asked for, or of the segment. For ``"oom"`` `size` is what was asked for
         and `addr` what the device had left.

@@ -8,9 +8,9 @@ A trace file is CSV with the header ``event,id,size,stream``, plain or compresse
 
 ``event`` is ``alloc`` or ``free``. ``id`` is the block's own number: any integer from 0 to 2**64 - 1, used by one
 allocation. ``size`` is the requested bytes, from 0 to 2**63 - 1; a free may leave it empty. ``stream`` is any integer
-from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. Rows of a third kind, ``live``, may come before all events: blocks
-that were live before the first event, which need no such row if the trace frees them with a size. A trace has at most
-20 million events unless the reader is told otherwise.
+from 0 to 2**64 - 1. Blanks around a field and empty lines are ignored. Rows of a third kind, ``live``, may come before
+all events: blocks that were live before the first event, which need no such row if the trace frees them with a size. A
+trace has at most 20 million events unless the reader is told otherwise.
 
 Memory snapshots of PyTorch and logs of RMM are read as traces, too (`read_trace`).
 """
@@ -84,7 +84,7 @@ class Trace(TraceTable):
             CSV, a memory snapshot of PyTorch or a log of RMM, plain or gzip; which of them is told by the content, not
             by the name. Text is read in pieces: memory grows with the number of events (32 bytes each) and of blocks
             (24 bytes each, and 8 to 24 more while the file is read), not with the length of the text. The arrays
-            double when they are full. A snapshot is a pickle, which cannot be read in pieces: it takes 8 times its
+            double when they are full. A snapshot is a pickle, which cannot be read in pieces: it takes 10 times its
             length as a rule, and is refused when it takes more than 32 times that and 64 MiB.
         max_events : int
             More events are refused, which bounds the memory: a small compressed file may hold any number. The default

@@ -24,7 +24,10 @@ napoleon_use_rtype = False
 napoleon_preprocess_types = True
 napoleon_type_aliases = {"Trace": "cuda_pool.trace.Trace", "ReplayResult": "cuda_pool.replay.ReplayResult",
                          "FitResult": "cuda_pool.replay.FitResult", "Device": "cuda_pool.sim.Device",
-                         "TierStats": "cuda_pool.TierStats", "Fit": "cuda_pool.replay.Fit"}
+                         "TierStats": "cuda_pool.TierStats", "Fit": "cuda_pool.replay.Fit",
+                         "Row": "cuda_pool.compare.Row", "Snapshot": "cuda_pool.readers.Snapshot",
+                         "Segment": "cuda_pool.torch_format.Segment", "Block": "cuda_pool.torch_format.Block",
+                         "Entry": "cuda_pool.torch_format.Entry"}
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autosummary_generate = False
 

@@ -1,4 +1,4 @@
-"""Indices by 64-bit keys: an open-addressing hash table whose hash is seeded, so that no keys can be made to fill it badly."""
+"""Indices by 64-bit keys: an open-addressing hash table, whose seeded hash no chosen keys can fill badly."""
 
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset

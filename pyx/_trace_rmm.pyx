@@ -30,7 +30,7 @@ ctypedef struct rmm_t:
 
 
 cdef class RmmParser(TextParser):
-    """Turn pieces of an RMM log into a trace; see `TextParser`. Blocks are numbered in the order in which they appear."""
+    """Turn pieces of an RMM log into a trace; see `TextParser`. Blocks are numbered in the order of appearance."""
 
     cdef rmm_t rmm
 

@@ -2,8 +2,8 @@
 """Read a pickle of plain data: dicts, lists, tuples, numbers, strings, True, False and None.
 
 A pickle is a program for a small stack machine, part of which can import and call anything. This machine has only the
-instructions that make plain data, so nothing can run; an instruction that would is refused by name. Memory is bounded by
-the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted.
+instructions that make plain data, so nothing can run; an instruction that would is refused by name. Memory is bounded
+by the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted.
 
 The instructions are those of CPython's ``pickletools`` module, protocols 0 to 5.
 """
@@ -18,7 +18,7 @@ from cuda_pool.errors import TraceError
 from cuda_pool.sizes import shown
 
 MEMORY_MIN = 64 << 20       # bytes of Python objects that any pickle may make
-MEMORY_PER_BYTE = 32        # and for each of its own bytes; a snapshot takes 8
+MEMORY_PER_BYTE = 32        # and for each of its own bytes; a snapshot takes 10
 DIGITS_MAX = 40             # of a number in text
 KEY_MAX = 1 << 63           # integers that are keys of a dict; larger ones can be made to share a hash
 

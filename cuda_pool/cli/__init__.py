@@ -7,7 +7,7 @@ import sys
 
 from .. import __version__
 from ..errors import CudaError
-from . import fit, info, map, output, replay
+from . import compare, convert, fit, info, map, output, replay
 
 __all__ = ["main"]
 
@@ -58,10 +58,11 @@ def _run(argv):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="cuda-pool", description="Replay allocation traces against a GPU memory pool.", epilog=EXIT_CODES)
+        prog="cuda-pool", description="Replay, compare and convert allocation traces of a GPU memory pool.",
+        epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"cuda-pool {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (replay, fit, map, info):
+    for command in (replay, fit, compare, convert, map, info):
         command.add_to(commands)
     return parser
 

@@ -10,7 +10,7 @@ def add_to(commands):
         "fit", help="find the smallest capacity that serves a trace",
         description="Find the smallest capacity that serves a trace, and the settings that need least. "
                     "Everything runs on the simulated device.")
-    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
+    output.add_trace(parser)
     parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc or virtual (default: malloc)")
     parser.add_argument("--growth", default="static", help="static (default), or dynamic: the capacity is its limit")
     output.add_streams(parser)
@@ -22,12 +22,12 @@ def add_to(commands):
 
 def run(arguments):
     """Fit the trace; return the exit code."""
-    trace = output.read_trace(arguments.trace)
+    trace = output.read_trace(arguments.trace, arguments.trace_device)
     with output.progress("fit") as report:
         result = fit(trace, backing=arguments.backing, growth=arguments.growth, reuse=arguments.reuse,
                      lag=arguments.lag, seed=arguments.seed, settings=output.settings_of(arguments) or None,
                      search=not arguments.no_search, progress=report)
-    values = {"trace": arguments.trace, **result.as_dict()}
+    values = {"trace": arguments.trace, **output.origin_of(trace), **result.as_dict()}
     output.finish(arguments, values, _summary(values))
     return 1 if result.failed_row is not None or output.is_faulty(values) else 0
 
@@ -50,6 +50,7 @@ def _summary(values):
     summary.add("settings", output.settings_text(values["settings"]))
     if values["best"]:
         _add_best(summary, values)
+    summary.remarks += values["notes"]
     output.add_findings(summary, values)
     return summary
 

@@ -34,6 +34,14 @@ class Summary:
         self.rows.append((label, str(text)))
 
 
+def add_trace(parser, **options):
+    """Add the trace, and which device of it, to a parser."""
+    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream, a memory snapshot of "
+                                                       "PyTorch, or a log of RMM; plain or gzip", **options)
+    parser.add_argument("--trace-device", metavar="N", type=_device_number,
+                        help="device of a snapshot (default: the one with most entries)")
+
+
 def add_json(parser):
     """Add ``--json`` to a parser."""
     parser.add_argument("--json", metavar="FILE", type=_json_target,
@@ -96,15 +104,27 @@ def check_target(arguments):
         raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
     for option in ("json", "map", "out"):
         target = getattr(arguments, option, None)
-        for source in ("trace", "snapshot"):
-            if target not in (None, "-") and _is_same(getattr(arguments, source, None), target):
-                raise ValueError(f"--{option} {target}: that is the {source}, which the result would replace: "
+        for kind, source in _sources(arguments):
+            if target not in (None, "-") and is_same_file(source, target):
+                raise ValueError(f"--{option} {target}: that is the {kind}, which the result would replace: "
                                  "expected another file")
 
 
-def _is_same(source, target):
-    return (source is not None and os.path.exists(source) and os.path.exists(target)
-            and os.path.samefile(source, target))
+def _sources(arguments):
+    """Return what is read, as pairs of what it is and a file's name."""
+    given = [(kind, getattr(arguments, kind, None)) for kind in ("trace", "snapshot")]
+    return [(kind, name) for kind, names in given if names is not None
+            for name in ([names] if isinstance(names, str) else names)]
+
+
+def is_same_file(one, other):
+    """Return whether two names are of one file that is there."""
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
+def origin_of(trace):
+    """Return what is known of a trace's file, as JSON keys."""
+    return {"format": trace.format, "trace_device": trace.gpu, "notes": list(trace.notes)}
 
 
 def read_trace(path, device=None):
@@ -185,6 +205,12 @@ def settings_text(settings):
 def ratio_text(ratio):
     """Write a ratio for reading; None is one that does not exist."""
     return "-" if ratio is None else f"{ratio:.4f}"
+
+
+def _device_number(text):
+    if text.isascii() and text.isdecimal():
+        return int(text[:9])
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of a device: expected an integer from 0")
 
 
 def _json_target(text):

@@ -13,7 +13,7 @@ def add_to(commands):
     parser = commands.add_parser(
         "replay", help="replay a trace against a pool",
         description="Replay a trace against a pool; report what the pool needed, and its speed beside libc's malloc.")
-    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
+    output.add_trace(parser)
     parser.add_argument("--capacity", metavar="SIZE", type=output.size,
                         help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc or virtual (default: malloc)")
@@ -38,7 +38,7 @@ def add_to(commands):
 
 def run(arguments):
     """Replay the trace; return the exit code."""
-    trace = output.read_trace(arguments.trace)
+    trace = output.read_trace(arguments.trace, arguments.trace_device)
     device = None if arguments.device == "sim" else arguments.device
     growth = arguments.growth or ("static" if arguments.profile is None else "predictive")
     recording = None if arguments.map is None else Recording()
@@ -50,8 +50,9 @@ def run(arguments):
     if recording is not None:
         write_map(arguments.map, picture_of_recording(recording, arguments.trace), arguments.by)
     malloc_ns = _malloc_ns(trace, arguments) if result.ns_per_event and not result.lag else None
-    values = {"trace": arguments.trace, "profile": arguments.profile, "saved_profile": arguments.save_profile,
-              "map": arguments.map, **result.as_dict(), "malloc_ns_per_event": malloc_ns,
+    values = {"trace": arguments.trace, **output.origin_of(trace), "profile": arguments.profile,
+              "saved_profile": arguments.save_profile, "map": arguments.map, **result.as_dict(),
+              "malloc_ns_per_event": malloc_ns,
               "ratio_to_malloc": result.ns_per_event / malloc_ns if malloc_ns else None}
     output.finish(arguments, values, _summary(values, arguments.capacity is None))
     return 1 if result.failed_row is not None or output.is_faulty(values) else 0
@@ -85,6 +86,7 @@ def _summary(values, is_default):
     if values["lag"]:
         summary.add("waits", f"{values['cross_stream_waits']} between streams, {values['host_waits']} on the host")
     summary.add("settings", output.settings_text(values["settings"]))
+    summary.remarks += values["notes"]
     output.add_findings(summary, values)
     return summary
 

@@ -85,5 +85,6 @@ def _notes_of(parser):
     if parser.failures:
         notes.append(f"{parser.failures} allocations that failed when the log was written are left out")
     if parser.lost_frees:
-        notes.append(f"{parser.lost_frees} frees are missing: blocks whose address was allocated again were freed there")
+        notes.append(f"{parser.lost_frees} frees are missing: blocks whose address was allocated again were freed "
+                     "there")
     return notes

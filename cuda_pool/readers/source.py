@@ -9,6 +9,7 @@ from ..errors import TraceError
 GZIP_MAGIC = b"\x1f\x8b"
 PIECE = 1 << 20             # bytes of text in memory at a time
 HEAD = 64                   # bytes that tell the format
+PICKLES = (b"(l", b"(d", b"]q", b"}q", b"](", b"}(")       # how one of protocol 0 or 1 begins
 UNPACKED_MIN = 16 << 20     # what any compressed snapshot may be unpacked to,
 UNPACKED_PER_BYTE = 32      # and for each of its bytes; snapshots shrink to a tenth
 
@@ -107,7 +108,7 @@ def open_source(path):
 
 def _format(head):
     """A pickle begins with its protocol, or with a container; RMM's log and our own with their headers."""
-    if head[:1] == b"\x80" or head[:2] in (b"(l", b"(d", b"]q", b"}q", b"(t"):
+    if head[:1] == b"\x80" or head[:2] in PICKLES:
         return "torch"
     return "rmm" if head.lstrip(b" \t").startswith(b"Thread") else "csv"
 

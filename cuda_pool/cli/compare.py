@@ -1,0 +1,52 @@
+"""``cuda-pool compare``: the pool beside what other allocators would reserve."""
+
+from ..compare import compare
+from . import output
+
+
+def add_to(commands):
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "compare", help="compare the pool with other allocators",
+        description="Say what this pool needs for traces, and what PyTorch, CuPy, a coalescing best fit as in RMM and "
+                    "a power-of-two buddy system would reserve by their published rules. Everything is simulated.")
+    output.add_trace(parser, nargs="+")
+    parser.add_argument("--lag", metavar="N", type=int, default=0,
+                        help="how many events the simulated device is behind the host, for this pool")
+    output.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments):
+    """Compare; return the exit code."""
+    about, rows = [], []
+    for name in arguments.trace:
+        trace = output.read_trace(name, arguments.trace_device)
+        with output.progress(name) as report:
+            found = compare(trace, lag=arguments.lag, progress=report)
+        about.append({"trace": name, **output.origin_of(trace), "events": trace.events, "streams": trace.streams,
+                      "peak_live": trace.peak_live})
+        rows += [{"trace": name, **row.as_dict()} for row in found]
+    values = {"lag": arguments.lag, "traces": about, "rows": rows}
+    output.finish(arguments, values, _summary(values))
+    return 1 if any(row["peak_reserved"] is None for row in rows) else 0
+
+
+def _summary(values):
+    names = ", ".join(about["trace"] for about in values["traces"])
+    lag = f", the device {values['lag']} events behind" if values["lag"] else ""
+    summary = output.Summary(f"{names}: peak reserved and its ratio to peak live, simulated (no GPU involved){lag}")
+    for about in values["traces"]:
+        summary.add(about["trace"], f"{about['events']} events, {about['streams']} streams, "
+                                    f"peak live {output.size_text(about['peak_live'])}")
+        for row in values["rows"]:
+            if row["trace"] == about["trace"]:
+                summary.add(f"  {row['policy']}", _text(row))
+        summary.remarks += about["notes"]
+    return summary
+
+
+def _text(row):
+    if row["peak_reserved"] is None:
+        return f"FAILED at row {row['failed_row']}"
+    return f"{output.ratio_text(row['ratio']):>8}  {output.size_text(row['peak_reserved'])}"

@@ -1,0 +1,52 @@
+"""``cuda-pool convert``: write a trace in another format."""
+
+from .._atomic import require_writable
+from ..convert import FORMATS, convert, format_of
+from . import output
+
+
+def add_to(commands):
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "convert", help="write a trace in another format",
+        description="Convert between trace CSV, memory snapshots of PyTorch, and logs of RMM; say what the format of "
+                    "OUT does not hold.")
+    output.add_trace(parser)
+    parser.add_argument("out", metavar="OUT", help="by its suffix: .csv, .csv.gz, .pickle, .pkl, .log (RMM) or .log.gz")
+    parser.add_argument("--to", choices=FORMATS, help="format of OUT, whatever its suffix")
+    output.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments):
+    """Convert the trace; return the exit code."""
+    to = arguments.to or format_of(arguments.out)
+    _check_out(arguments)
+    with output.progress("read"):
+        trace = output.read_trace(arguments.trace, arguments.trace_device)
+    with output.progress("write"):
+        lost = convert(trace, arguments.out, to)
+    values = {"trace": arguments.trace, "out": arguments.out, **output.origin_of(trace), "to": to,
+              "events": trace.events, "blocks": trace.blocks, "peak_live": trace.peak_live,
+              "orphan_frees": trace.orphan_frees, "preexisting": trace.preexisting, "lost": lost}
+    output.finish(arguments, values, _summary(values))
+    return 0
+
+
+def _check_out(arguments):
+    """Refuse, before the work is done, a place that is the trace, or that cannot be written."""
+    for name, other in (("the trace", arguments.trace), ("the result of --json", arguments.json)):
+        if other is not None and (output.is_same_file(arguments.out, other) or arguments.out == other):
+            raise ValueError(f"{arguments.out}: that is {name}, which would be replaced: expected another file")
+    require_writable(arguments.out)
+
+
+def _summary(values):
+    summary = output.Summary(f"{values['trace']} ({values['format']}): written to {values['out']} ({values['to']})")
+    summary.add("events", values["events"])
+    summary.add("blocks", values["blocks"])
+    if values["preexisting"]:
+        summary.add("preexisting", f"{values['preexisting']} blocks live before the first event")
+    summary.add("peak live", output.size_text(values["peak_live"]))
+    summary.remarks += values["notes"] + values["lost"]
+    return summary
