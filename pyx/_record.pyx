@@ -32,7 +32,8 @@ cdef class Recorder:
     address, used, tier, born, died : numpy.ndarray
         One value for each block of the trace; `tier` is 0 for a block that was never allocated, or has no byte.
     samples : list of (int, int, int)
-        Moment, largest free block and pending bytes, up to 20,000 times and once more; where nothing changed, not again.
+        Moment, largest free block and pending bytes: looked at 20,000 times or more, or at each event of a shorter
+        trace, and noted where they changed.
     reserved : list of (int, int)
         Moment, and bytes held from the device from then on.
     regions : list of list of int

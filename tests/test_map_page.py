@@ -190,7 +190,7 @@ def test_a_failed_request_is_marked(browser, tmp_path):
     assert f"Row {picture.failure['row']}: no block of" in text
     rows = browser.value("document.getElementById('strips').clientHeight")
     show(browser, 1)
-    assert browser.value("document.getElementById('strips').clientHeight") < rows      # the request has a row of its own
+    assert browser.value("document.getElementById('strips').clientHeight") < rows     # the request has its own row
 
 
 def test_a_snapshot_shows_every_state(browser, tmp_path, make_device):

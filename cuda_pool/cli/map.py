@@ -21,13 +21,14 @@ def add_to(commands):
     parser.add_argument("--trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
     parser.add_argument("--at", metavar="EVENT", type=_moment, help="play so many events of the trace (default: all)")
     parser.add_argument("--out", metavar="FILE", type=output.map_target,
-                        help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name of "
-                             "what it shows)")
+                        help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name "
+                             "of what it shows)")
     output.add_by(parser)
     parser.add_argument("--capacity", metavar="SIZE", type=output.size,
                         help="of the trace's pool; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="of the trace's pool: malloc (default) or virtual")
-    parser.add_argument("--growth", default="static", help="of the trace's pool: static (default), dynamic or predictive")
+    parser.add_argument("--growth", default="static",
+                        help="of the trace's pool: static (default), dynamic or predictive")
     output.add_streams(parser)
     output.add_settings(parser)
     output.add_json(parser)

@@ -70,7 +70,7 @@ class Picture:
     reserved: list = field(default_factory=list)        # (moment, bytes)
     samples: list = field(default_factory=list)         # (moment, largest free block, pending bytes)
     pages: list = field(default_factory=list)           # (moment, address, whether there is memory)
-    rows: np.ndarray | None = None                    # of each event: its line in the trace
+    rows: np.ndarray | None = None                      # of each event: its line in the trace
     now: int = 0
 
     def strips_now(self):

@@ -18,12 +18,13 @@ from . import palette
 
 __all__ = ["page_of"]
 
+SCRIPTS = ("data.js", "memory.js", "drawing.js", "pointing.js", "charts.js", "controls.js")      # in this order
 SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
 def page_of(picture, by="tier"):
     """Return a Picture as the text of an HTML page, coloured by one of ``cuda_pool.map.MODES`` at first."""
-    script = source("page.js")
+    script = '"use strict";\n(() => {\n' + "".join(map(source, SCRIPTS)) + "})();\n"
     parts = {
         "CSP": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest(script)}'; base-uri 'none'; "
                "form-action 'none'",
@@ -56,8 +57,10 @@ def model_of(picture, by):
         "columns": {name: column(blocks[name]) for name in blocks},
         "rows": None if picture.rows is None else column(picture.rows[:picture.events], ascending=True),
         "strips": [{"born": strip.born, "died": strip.died, "parts": strip.parts} for strip in picture.strips],
-        "streams": picture.streams, "tiers": TIERS, "isWhole": picture.is_whole, "bornKnown": picture.born_known,
-        "largest": picture.largest, "page": picture.page, "events": picture.events, "moment": picture.moment, "now": picture.now,
+        "streams": picture.streams, "tiers": TIERS, "textures": palette.TEXTURES, "isWhole": picture.is_whole,
+        "bornKnown": picture.born_known,
+        "largest": picture.largest, "page": picture.page, "events": picture.events, "moment": picture.moment,
+        "now": picture.now,
         "peak": int(max((pair[1] for pair in picture.reserved), default=0)), "failure": picture.failure,
         "reserved": picture.reserved, "samples": picture.samples, "pages": picture.pages, "mode": by,
         "modes": {mode: [paint._asdict() for paint in palette.categories(mode, picture.streams)]

@@ -6,11 +6,18 @@ so does every stream from the eighth on, so that nothing depends on colour alone
 
 from typing import NamedTuple
 
-__all__ = ["AGES", "MODES", "PIECES", "STREAMS", "TIERS", "UNKNOWN", "Paint", "categories"]
+__all__ = ["AGES", "MODES", "PIECES", "STREAMS", "TEXTURES", "TIERS", "UNKNOWN", "Paint", "categories"]
 
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
 WHITE, PALE, GREY, INK = "#ffffff", "#e8e8e8", "#9a9a9a", "#1a1a1a"
+
+# Paths on a tile of eight by eight.
+TEXTURES = {
+    "rising": "M-1 9L9-1M-1 1L1-1M7 9L9 7", "falling": "M-1-1L9 9M-1 7L1 9M7-1L9 1",
+    "upright": "M2.5 0V8M6.5 0V8", "grid": "M0 4.5H8M4.5 0V8", "crossed": "M0 0L8 8M8 0L0 8",
+    "dots": "M2 2.5H4M6 6.5H8",
+}
 
 MODES = ("tier", "state", "stream", "age")
 STREAMS_MOST = 14               # further ones share one paint

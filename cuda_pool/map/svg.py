@@ -21,11 +21,6 @@ WIDTH, LEFT, RIGHT = 1000, 92, 12
 ROWS, PITCH, ROW = 12, 36, 30
 FAINT = "#5f6368"
 AGES = (10, 100, 1_000, 10_000, 100_000)
-TEXTURES = {
-    "rising": "M-1 9L9-1M-1 1L1-1M7 9L9 7", "falling": "M-1-1L9 9M-1 7L1 9M7-1L9 1",
-    "upright": "M2.5 0V8M6.5 0V8", "grid": "M0 4.5H8M4.5 0V8", "crossed": "M0 0L8 8M8 0L0 8",
-    "dots": "M2 2.5H4M6 6.5H8",
-}
 
 
 def svg_of(picture, by="tier"):
@@ -78,8 +73,8 @@ class _Drawing:
                f'coloured by {self.by}</text>')
         failure = self.picture.failure
         if failure:
-            yield (f'<text x="12" y="64" fill="{palette.VERMILION}" font-weight="bold">Row {failure["row"]}: no block of '
-                   f'{format_size(failure["requested"])}</text>')
+            yield (f'<text x="12" y="64" fill="{palette.VERMILION}" font-weight="bold">Row {failure["row"]}: '
+                   f'no block of {format_size(failure["requested"])}</text>')
 
     def add(self, extent):
         """Note down an extent: its requested part and what rounding adds, cut at the ends of rows."""
@@ -149,7 +144,7 @@ class _Drawing:
             if paint.texture != "plain":
                 width = 2 if paint.texture == "dots" else 1.2
                 yield (f'<pattern id="p{category}" width="8" height="8" patternUnits="userSpaceOnUse">'
-                       f'<rect width="8" height="8" fill="{paint.colour}"/><path d="{TEXTURES[paint.texture]}" '
+                       f'<rect width="8" height="8" fill="{paint.colour}"/><path d="{palette.TEXTURES[paint.texture]}" '
                        f'stroke="{paint.ink}" stroke-width="{width}" fill="none"/></pattern>')
 
     def category(self, extent):
