@@ -42,7 +42,7 @@ ctypedef struct bin_t:
     size_t size                     # bytes of each slot
     size_t alignment                # largest that all of them have
 
-# Invariants, asserted by pool_check():
+# Invariants, the last one asserted by pool_check(), which finds all bins empty:
 #   0 <= count <= most in every bin;  not dirty  =>  the bins of slots are empty
 #   blocks_bytes == sum over the blocks;  blocks_bytes <= blocks_most
 #   the record of an entry has the seat's mark, unless the slot was freed twice at one time and is somebody else's

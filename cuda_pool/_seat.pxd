@@ -36,9 +36,6 @@ cdef extern from * nogil:
     bint sit "cuda_pool_sit"(unsigned*)
     bint likely "CUDA_POOL_LIKELY"(bint)
 
-cdef enum:
-    SEATS = 8                       # pools that a thread finds at once
-
 # Invariant, asserted by pool_check():  the seats' totals and the segment's add up to what is live
 ctypedef struct seat_t:
     void* gate                      # `pool`, NULL while it is stopped

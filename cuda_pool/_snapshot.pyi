@@ -4,6 +4,5 @@ from .snapshot import Snapshot
 STATES: tuple[str, ...]
 
 KINDS: dict[int, str]
-STATES: tuple[str, ...]
 
 def snapshot_of(pool: Pool) -> Snapshot: ...

@@ -75,7 +75,17 @@ class DeviceUnavailableError(CudaError):
     """There is no usable CUDA device; the message names the simulated one as the way to go on."""
 
 
-class ProfileError(ValueError):
+class _FileError(ValueError):
+    def __init__(self, path, reason):
+        self.path = path
+        self.reason = reason
+        super().__init__(path, reason)
+
+    def __str__(self):
+        return f"{self.path!r}: {self.reason}"
+
+
+class ProfileError(_FileError):
     """A file is no profile that this version can read.
 
     Attributes
@@ -86,16 +96,8 @@ class ProfileError(ValueError):
         What is wrong there, and what is accepted.
     """
 
-    def __init__(self, path, reason):
-        self.path = path
-        self.reason = reason
-        super().__init__(path, reason)
 
-    def __str__(self):
-        return f"{self.path!r}: {self.reason}"
-
-
-class SnapshotError(ValueError):
+class SnapshotError(_FileError):
     """A file is no snapshot that this version can read.
 
     Attributes
@@ -105,14 +107,6 @@ class SnapshotError(ValueError):
     reason : str
         What is wrong there, and what is accepted.
     """
-
-    def __init__(self, path, reason):
-        self.path = path
-        self.reason = reason
-        super().__init__(path, reason)
-
-    def __str__(self):
-        return f"{self.path!r}: {self.reason}"
 
 
 class TraceError(ValueError):

@@ -3,18 +3,14 @@
 A profile is JSON, plain or compressed with gzip. docs/reference/profile.md describes every key.
 """
 
-import gzip
-import io
-import json
 import operator
 import os
-import zlib
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from ._atomic import open_atomically
+from ._jsonfile import JsonFormat
 from .errors import ProfileError
 from .settings import CAPACITY_MAX, LARGEST_SLOT, MOST_CLASSES
 from .sizes import format_size, is_index, shown
@@ -24,13 +20,13 @@ __all__ = ["Blocks", "Profile", "ProfileError", "Slots"]
 HEADROOM = 0.15                 # of the peak, that a pool takes above it unless it is told otherwise
 VERSION = 1
 FORMAT = "cuda_pool profile"
-GZIP_MAGIC = b"\x1f\x8b"
 FILE_MAX = 16 << 20             # bytes of text: thrice the largest profile that there can be
 DIGITS_MAX = 19                 # of a number; COUNT_MAX has as many
 COUNT_MAX = (1 << 63) - 1
 STREAMS_MAX = 255               # that a pool keeps apart
 BINS_MAX = 64
 TEXT_MAX = 100
+PROFILE = JsonFormat("profile", FORMAT, VERSION, FILE_MAX, COUNT_MAX, "four", ProfileError)
 PEAKS = ("peak_requested", "peak_used", "peak_reserved")
 SETTINGS = ("slab_max", "mid_max", "min_block")
 
@@ -119,11 +115,7 @@ class Profile:
         OSError
             The file cannot be read.
         """
-        name = os.fspath(path)
-        try:
-            return cls.from_dict(_parse(_read(name)))
-        except (TypeError, ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ProfileError(name, str(error) or type(error).__name__) from None
+        return PROFILE.load(path, cls.from_dict)
 
     def save(self, path):
         """Write the profile; what had the name before stays until the new file is whole.
@@ -138,11 +130,7 @@ class Profile:
         OSError
             The file cannot be written.
         """
-        text = json.dumps(self.as_dict(), indent=1).encode() + b"\n"
-        if os.fsdecode(path).endswith(".gz"):
-            text = gzip.compress(text, mtime=0)
-        with open_atomically(path) as file:
-            file.write(text)
+        PROFILE.save(path, self.as_dict(), indent=1)
 
     def as_dict(self):
         """Return what ``save`` writes, as plain values."""
@@ -163,7 +151,7 @@ class Profile:
         ValueError, TypeError
             As for the class, and for another `format` or `version`.
         """
-        _require_format(values)
+        PROFILE.require(values)
         missing = [key for key in (*PEAKS, "allocations", "streams", "larger", "settings") if key not in values]
         if missing:
             raise ValueError(f"no {missing[0]}: a profile has {', '.join(PEAKS)}, allocations, streams, larger and "
@@ -241,59 +229,6 @@ def as_profile(profile):
 
 
 # Reading
-
-def _read(path):
-    with open(path, "rb") as file:
-        data = file.read(FILE_MAX + 1)
-    if data[:2] == GZIP_MAGIC:
-        data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(FILE_MAX + 1)
-    if len(data) > FILE_MAX:
-        raise ValueError(f"a profile is at most {format_size(FILE_MAX)} of text")
-    return data
-
-
-def _parse(data):
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise ValueError("it is no text: a profile is JSON, plain or gzip") from None
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_int=_number, parse_constant=_refuse)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("its values are nested too deeply: a profile has four levels") from None
-
-
-def _unique(pairs):
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        seen = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"the key {shown(twice)} is there twice")
-    return values
-
-
-def _number(text):
-    """Convert an integer whose number of digits a count can have; the rest would only take time."""
-    if len(text) > DIGITS_MAX + 1:
-        raise ValueError(f"{shown(text)} is too large: numbers are at most {COUNT_MAX}")
-    return int(text)
-
-
-def _refuse(text):
-    raise ValueError(f"{text} is no number: numbers are integers from 0 to {COUNT_MAX}")
-
-
-def _require_format(values):
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise ValueError(f'it is no profile: that is an object with "format": "{FORMAT}"')
-    version = _count(_key(values, "version", "the profile"), "version")
-    if version != VERSION:
-        by = values.get("created_by")
-        raise ValueError(f"version is {VERSION} for this package, got {version}" + (
-            f"; the file was made by {shown(by)}" if isinstance(by, str) else ""))
-
 
 def _pairs(values, key):
     """Return the items of an object whose keys are sizes."""

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
+from ._jsonfile import JsonFormat as JsonFormat
 from .errors import ProfileError as ProfileError
 
 __all__ = ["Blocks", "Profile", "ProfileError", "Slots"]
@@ -10,13 +11,13 @@ __all__ = ["Blocks", "Profile", "ProfileError", "Slots"]
 HEADROOM: float
 VERSION: int
 FORMAT: str
-GZIP_MAGIC: bytes
 FILE_MAX: int
 DIGITS_MAX: int
 COUNT_MAX: int
 STREAMS_MAX: int
 BINS_MAX: int
 TEXT_MAX: int
+PROFILE: JsonFormat
 PEAKS: tuple[str, ...]
 SETTINGS: tuple[str, ...]
 

@@ -3,28 +3,23 @@
 A snapshot is saved as JSON, plain or compressed with gzip. docs/reference/snapshot.md describes every key.
 """
 
-import gzip
-import io
-import json
 import os
-import zlib
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from ._atomic import open_atomically
+from ._jsonfile import JsonFormat
 from .errors import SnapshotError
-from .sizes import format_size, is_index, shown
+from .sizes import is_index, shown
 
 __all__ = ["Block", "Segment", "Snapshot", "SnapshotError", "Stream"]
 
 FORMAT = "cuda_pool snapshot"
 VERSION = 1
-GZIP_MAGIC = b"\x1f\x8b"
 FILE_MAX = 1 << 30              # bytes of text
-DIGITS_MAX = 20                 # of a number; an address has as many
 NUMBER_MAX = (1 << 64) - 1
 TEXT_MAX = 100
+SNAPSHOT = JsonFormat("snapshot", FORMAT, VERSION, FILE_MAX, NUMBER_MAX, "five", SnapshotError)
 
 BACKINGS = ("malloc", "virtual")
 # In the order of extent_state_t. "busy": being given pages, or given back, while the snapshot was taken.
@@ -169,11 +164,7 @@ class Snapshot:
         OSError
             The file cannot be read.
         """
-        name = os.fspath(path)
-        try:
-            return cls.from_dict(_parse(_read(name)))
-        except (TypeError, ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise SnapshotError(name, str(error) or type(error).__name__) from None
+        return SNAPSHOT.load(path, cls.from_dict)
 
     def save(self, path):
         """Write the snapshot; what had the name before stays until the new file is whole.
@@ -188,11 +179,7 @@ class Snapshot:
         OSError
             The file cannot be written.
         """
-        text = json.dumps(self.as_dict(), separators=(",", ":")).encode() + b"\n"
-        if os.fsdecode(path).endswith(".gz"):
-            text = gzip.compress(text, mtime=0)
-        with open_atomically(path) as file:
-            file.write(text)
+        SNAPSHOT.save(path, self.as_dict(), separators=(",", ":"))
 
     def as_dict(self):
         """Return what ``save`` writes, as plain values. A block is a list of its ``FIELDS``; its address follows from
@@ -215,7 +202,7 @@ class Snapshot:
         ValueError, TypeError
             As for the class, and for another `format`, `version` or order of `fields`.
         """
-        _require_format(values)
+        SNAPSHOT.require(values)
         needed = ("backing", *SIZES, "streams", "fields", "segments")
         missing = [key for key in needed if key not in values]
         if missing:
@@ -235,49 +222,6 @@ def is_pending(block):
 
 
 # Reading
-
-def _read(path):
-    with open(path, "rb") as file:
-        data = file.read(FILE_MAX + 1)
-    if data[:2] == GZIP_MAGIC:
-        data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(FILE_MAX + 1)
-    if len(data) > FILE_MAX:
-        raise ValueError(f"a snapshot is at most {format_size(FILE_MAX)} of text")
-    return data
-
-
-def _parse(data):
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise ValueError("it is no text: a snapshot is JSON, plain or gzip") from None
-    try:
-        return json.loads(text, parse_int=_number, parse_constant=_refuse)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("its values are nested too deeply: a snapshot has five levels") from None
-
-
-def _number(text):
-    """Convert an integer whose number of digits an address can have; the rest would only take time."""
-    if len(text) > DIGITS_MAX:
-        raise ValueError(f"{shown(text)} is too large: numbers are at most {NUMBER_MAX}")
-    return int(text)
-
-
-def _refuse(text):
-    raise ValueError(f"{text} is no number: numbers are integers from 0 to {NUMBER_MAX}")
-
-
-def _require_format(values):
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise ValueError(f'it is no snapshot: that is an object with "format": "{FORMAT}"')
-    if values.get("version") != VERSION:
-        by = values.get("created_by")
-        raise ValueError(f"version is {VERSION} for this package, got {shown(values.get('version'))}" + (
-            f"; the file was made by {shown(by)}" if isinstance(by, str) else ""))
-
 
 def _list(values, key):
     if not isinstance(values, list):

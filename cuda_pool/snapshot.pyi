@@ -3,17 +3,17 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
+from ._jsonfile import JsonFormat as JsonFormat
 from .errors import SnapshotError as SnapshotError
 
 __all__ = ["Block", "Segment", "Snapshot", "SnapshotError", "Stream"]
 
 FORMAT: str
 VERSION: int
-GZIP_MAGIC: bytes
 FILE_MAX: int
-DIGITS_MAX: int
 NUMBER_MAX: int
 TEXT_MAX: int
+SNAPSHOT: JsonFormat
 BACKINGS: tuple[str, ...]
 STATES: tuple[str, ...]
 TIERS: tuple[str, ...]

@@ -46,17 +46,7 @@ ctypedef struct picture_t:
 
 
 def snapshot_of(Pool pool not None):
-    """Return the Snapshot of a pool.
-
-    Raises
-    ------
-    ValueError
-        The pool is closed.
-    RuntimeError
-        The pool was made before the process forked, and belongs to the parent.
-    MemoryError
-        The host has no memory for it.
-    """
+    """Return the Snapshot of a pool, or raise as ``Pool.snapshot`` says."""
     cdef picture_t picture
     cdef int status
     memset(&picture, 0, sizeof(picture))

@@ -1,5 +1,6 @@
 """Snapshots: that blocks tile the memory, agree with the statistics, and come back from a file."""
 
+import dataclasses
 import gzip
 import json
 import random
@@ -7,6 +8,7 @@ import random
 import pytest
 
 import cuda_pool as cp
+from cuda_pool import snapshot as snapshots
 from cuda_pool.snapshot import FIELDS, FILE_MAX, STATES, Block, Segment, Snapshot, Stream
 
 from .models import GROWING, POOLS, VIRTUAL_POOLS
@@ -195,7 +197,7 @@ def test_a_file_that_is_cut_off_or_no_text_is_refused(tmp_path):
 
 def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
     assert FILE_MAX == 1 << 30
-    monkeypatch.setattr("cuda_pool.snapshot.FILE_MAX", 100)
+    monkeypatch.setattr(snapshots, "SNAPSHOT", dataclasses.replace(snapshots.SNAPSHOT, bytes_max=100))
     path = tmp_path / "long.json"
     small().save(path)
     with pytest.raises(cp.SnapshotError, match="at most"):
