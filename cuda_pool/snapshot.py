@@ -3,7 +3,6 @@
 A snapshot is saved as JSON, plain or compressed with gzip. docs/reference/snapshot.md describes every key.
 """
 
-import os
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
