@@ -180,7 +180,8 @@ cdef inline bint bin_give(pool_t* pool, seat_t* seat, const cache_t* cache, slab
             return False
         own.unmarked += bin.size
         set_u32(&slot.batch, pool.order.batch)
-        set_u32(&slab.batch, pool.order.batch)
+        if not likely(get_u32(&slab.batch) == pool.order.batch):    # threads that write its line wait for each other
+            set_u32(&slab.batch, pool.order.batch)
         note_freed(pool, own)
     set_u32(&slot.value, seat.mark)
     bin.entry[count].ptr = ptr

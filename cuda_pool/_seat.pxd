@@ -36,12 +36,17 @@ cdef extern from * nogil:
     bint sit "cuda_pool_sit"(unsigned*)
     bint likely "CUDA_POOL_LIKELY"(bint)
 
+cdef enum:                      # seat_stop_t
+    SEAT_GOES = 0
+    SEAT_WAITS                      # until whoever holds all locks lets go of them
+    SEAT_STAYS                      # while there is something that only those look at who take the locks
+
 # Invariant, asserted by pool_check():  the seats' totals and the segment's add up to what is live
 ctypedef struct seat_t:
     void* gate                      # `pool`, NULL while it is stopped
     void* pool                      # the pool_t, NULL once that let go
     unsigned busy                   # 1 while the thread is at work on it
-    uint32_t stopped                # for whoever looks; the thread sees it at `gate`
+    uint32_t stopped                # a seat_stop_t, for whoever looks; the thread sees it at `gate`
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
     owner_t recent                  # whose cache served last
     owner_t wanted                  # whose cache was missed last, or NOBODY

@@ -12,13 +12,15 @@ import timeit
 
 from libc.math cimport pow
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
 from cuda_pool._api cimport Pool
 from cuda_pool._buddy cimport (
     NO_BLOCK, buddy_alloc, buddy_destroy, buddy_hold, buddy_init, buddy_release, buddy_t)
 from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
+from cuda_pool._hostmem cimport CACHE_LINE, host_align
 from cuda_pool._mid cimport (
     MID_UNIT, MID_USED, NO_MID, mid_destroy, mid_extend, mid_find, mid_free, mid_init, mid_reserve, mid_t, mid_take)
 from cuda_pool._order cimport stream_ref_t
@@ -143,9 +145,10 @@ cdef class Loop:
     def __cinit__(self, Workload workload not None, *args, **kwargs):
         self.workload = workload
         self.live = workload.live
-        self.held = <held_t*>calloc(self.live, sizeof(held_t))
+        self.held = <held_t*>host_align(2 * CACHE_LINE, held_bytes(self.live))
         if self.held == NULL:
             raise MemoryError("the host has no memory left for a loop")
+        memset(self.held, 0, held_bytes(self.live))
 
     def __dealloc__(self):
         free(self.held)
@@ -185,6 +188,11 @@ cdef class Loop:
 
     cdef void drop(self) noexcept nogil:
         pass
+
+
+cdef inline size_t held_bytes(size_t live) noexcept nogil:
+    """Whole lines: loops of two threads share none."""
+    return live * sizeof(held_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
 
 
 cdef class PoolLoop(Loop):

@@ -9,7 +9,7 @@ from libc.string cimport memmove, memset
 from cuda_pool._bins cimport (
     BIN_BYTES_MAX, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_t, cache_t, entry_t)
 from cuda_pool._heap cimport heap_t
-from cuda_pool._hostmem cimport host_map, host_unmap
+from cuda_pool._hostmem cimport CACHE_LINE, host_map, host_unmap
 from cuda_pool._learn cimport learn_leave
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
@@ -115,22 +115,35 @@ cdef inline void note_unmarked(pool_t* pool, cache_t* cache) noexcept nogil:
 
 
 cdef bint cache_refill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
-    """Fill half of an empty bin from one slab, so that what is taken last was first there."""
+    """Fill half of an empty bin from one slab, whose first slot is then the first to be handed out."""
     cdef segment_t* segment = &pool.segment
     cdef heap_t* heap = &pool.heaps[cache.owner]
     cdef bin_t* bin = &cache.bin[size_class]
     cdef const slab_lists_t* lists = slabs_of(&segment.slabs, cache.owner, size_class)
-    cdef uint32_t slab, wanted = (bin.most + 1) // 2, taken
+    cdef uint32_t slab, wanted = (bin.most + 1) // 2, taken, low
     lock_acquire(&heap.lock)
     slab = slabs_available(lists)
     if slab != NO_SLAB and lists.held == NO_HELD:
         wanted = min(wanted, segment.slabs.slab[slab].slots - segment.slabs.slab[slab].used)
+        low = lines_shared(pool, &segment.slabs.slab[slab], wanted)
         for taken in range(wanted):
-            take(pool, seat, bin, slab, wanted - 1 - taken)
+            take(pool, seat, bin, slab, low - 1 - taken if taken < low else wanted - 1 - taken + low)
         bin.count = wanted
         cache.dirty = True
     lock_release(&heap.lock)
     return bin.count != 0
+
+
+cdef inline uint32_t lines_shared(const pool_t* pool, const slab_t* slab, uint32_t wanted) noexcept nogil:
+    """How many of the next slots have their words in a pair of lines with those of slots that are in use.
+
+    Another thread may have those: they go to the bottom, for threads that write one line wait for each other.
+    """
+    cdef uint32_t low
+    if pool.segment.seats.next == NULL or slab.free != NO_SLOT:
+        return 0
+    low = <uint32_t>((-<size_t>&slab.slot[slab.fresh] & (2 * CACHE_LINE - 1)) // sizeof(slot_t))
+    return low if low < wanted else 0
 
 
 cdef inline void take(pool_t* pool, seat_t* seat, bin_t* bin, uint32_t slab, uint32_t at) noexcept nogil:
@@ -166,12 +179,9 @@ cdef bint give_back(pool_t* pool, const seat_t* seat, const entry_t* entry, bint
     """Return a slot to its slab. One that somebody else has by now, freed twice at one time, is left alone."""
     cdef segment_t* segment = &pool.segment
     cdef slot_t* slot = <slot_t*>entry.record
-    cdef size_t offset = pool_offset(pool, entry.ptr)
-    cdef uint32_t slab = segment.tag[offset >> segment.granule_shift] >> TAG_INDEX_SHIFT
+    cdef uint32_t slab = slab_of(pool, entry)
     cdef uint32_t value = get_u32(&slot.value), index = <uint32_t>(slot - segment.slabs.slab[slab].slot)
     if value & ~FRESH != seat.mark:
-        return True
-    if value & FRESH and slab_unfresh(&segment.slabs, slab, index):
         return True
     if not sheds and slab_would_be_spare(&segment.slabs, slab):
         return False
@@ -210,15 +220,12 @@ cdef void seat_fold(pool_t* pool, seat_t* seat) noexcept nogil:
 
 
 cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil:
-    """Return what was taken from the slabs last first, so that they are as if it had never been taken."""
     cdef int index
     cdef uint32_t at
     note_unmarked(pool, cache)
     if cache.dirty:
         for index in range(cache.classes):
-            for at in range(cache.bin[index].count):
-                give_back(pool, seat, &cache.bin[index].entry[at], True)
-            cache.bin[index].count = 0
+            empty_bin(pool, seat, &cache.bin[index])
     if cache.blocks_bytes != 0:
         for index in range(BLOCK_BINS):
             for at in range(cache.block[index].count):
@@ -226,6 +233,35 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
             cache.block[index].count = 0
     cache.dirty = False
     cache.blocks_bytes = 0
+
+
+cdef void empty_bin(pool_t* pool, const seat_t* seat, bin_t* bin) noexcept nogil:
+    """What was never handed out goes first, from the last slot down, wherever in the bin it lies."""
+    cdef uint32_t before = bin.count + 1, at, kept
+    while bin.count < before:
+        before, kept = bin.count, 0
+        for at in range(before):
+            if not was_fresh(pool, seat, &bin.entry[at]):
+                bin.entry[kept] = bin.entry[at]
+                kept += 1
+        bin.count = kept
+    for at in range(bin.count):
+        give_back(pool, seat, &bin.entry[at], True)
+    bin.count = 0
+
+
+cdef inline bint was_fresh(pool_t* pool, const seat_t* seat, const entry_t* entry) noexcept nogil:
+    """Return a slot that was taken last of those never handed out as if it had not been taken; False for others."""
+    cdef const slot_t* slot = <slot_t*>entry.record
+    cdef uint32_t slab
+    if get_u32(&slot.value) != seat.mark | FRESH:
+        return False
+    slab = slab_of(pool, entry)
+    return slab_unfresh(&pool.segment.slabs, slab, <uint32_t>(slot - pool.segment.slabs.slab[slab].slot))
+
+
+cdef inline uint32_t slab_of(const pool_t* pool, const entry_t* entry) noexcept nogil:
+    return pool.segment.tag[pool_offset(pool, entry.ptr) >> pool.segment.granule_shift] >> TAG_INDEX_SHIFT
 
 
 cdef void free_block(pool_t* pool, const seat_t* seat, mid_block_t* block) noexcept nogil:

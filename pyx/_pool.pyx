@@ -38,7 +38,7 @@ from cuda_pool._region cimport regions_destroy
 from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
 from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._room cimport segment_largest_free
-from cuda_pool._seat cimport load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
+from cuda_pool._seat cimport SEAT_STAYS, SEAT_WAITS, load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,
     segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last,
@@ -228,7 +228,7 @@ cdef bint join_stream(pool_t* pool, seat_t** place, const stream_ref_t* stream) 
 
 cdef bint is_cached(const pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
     """Is the seat stopped, or does it have what it can have for the stream?"""
-    return (load_u32(&seat.stopped) != 0 or named_cache(pool, seat, stream) != NULL
+    return (load_u32(&seat.stopped) == SEAT_STAYS or named_cache(pool, seat, stream) != NULL
             or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE and not is_promised(pool, stream)))
 
 
@@ -244,7 +244,7 @@ cdef bint join_for(pool_t* pool, seat_t** found, const void* ptr) noexcept nogil
     cdef place_t place
     cdef owner_t owner
     cdef bint joined = False
-    if not may_join(pool, 1) or (seat != NULL and (load_u32(&seat.stopped) != 0 or seat.wanted == NOBODY)):
+    if not may_join(pool, 1) or (seat != NULL and (load_u32(&seat.stopped) == SEAT_STAYS or seat.wanted == NOBODY)):
         return False
     if enter(pool) != STATUS_OK:
         return False
@@ -356,9 +356,25 @@ cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment
     return status
 
 
+cdef seat_t* sit_down(pool_t* pool, seat_t** place) noexcept nogil:
+    """Wait for whoever has stopped the seat, if that will not be long: two threads that each went on with all locks
+    instead would stop each other for ever. Once, for a thread that is stopped again has to get on as well.
+    """
+    cdef seat_t* seat = seat_enter(place[0], pool)
+    if seat == NULL and is_waiting(pool, place[0]):
+        lock_acquire(&pool.lock)
+        lock_release(&pool.lock)
+        seat = seat_enter(place[0], pool)
+    return seat
+
+
+cdef inline bint is_waiting(const pool_t* pool, seat_t* seat) noexcept nogil:
+    return (seat != NULL and get_pointer(<void* const*>&seat.pool) == pool and load_u32(&seat.stopped) == SEAT_WAITS)
+
+
 cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                         void** ptr) noexcept nogil:
-    cdef seat_t* seat = seat_enter(place[0], pool)
+    cdef seat_t* seat = sit_down(pool, place)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -371,7 +387,7 @@ cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alig
 
 cdef bint free_at_seat(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a block for anyone, or, where a stream is given, in its order."""
-    cdef seat_t* seat = seat_enter(place[0], pool)
+    cdef seat_t* seat = sit_down(pool, place)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:

@@ -1,8 +1,10 @@
 """The seats of a thread: found, made, stopped, and given back by whoever lets go last."""
 
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
+from libc.string cimport memset
 
+from cuda_pool._hostmem cimport CACHE_LINE, host_align
 from cuda_pool._lock cimport cpu_pause, lock_acquire, lock_clear, lock_t, sched_yield
 from cuda_pool._order cimport this_thread
 from cuda_pool._relaxed cimport set_pointer, set_u32
@@ -80,12 +82,13 @@ cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil:
     if not can_sit:
         return NULL
     purge()
-    seat = <seat_t*>calloc(1, sizeof(seat_t))
+    seat = <seat_t*>host_align(2 * CACHE_LINE, seat_bytes())
     if seat == NULL:
         return NULL
+    memset(seat, 0, seat_bytes())
     seat.pool = pool
     seat.gate = NULL                # opened by seats_go()
-    seat.stopped = 1
+    seat.stopped = SEAT_STAYS
     seat.thread = this_thread()
     seat.place = place
     seat.holders = 2
@@ -95,6 +98,11 @@ cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil:
         return NULL
     place[0] = seat
     return seat
+
+
+cdef inline size_t seat_bytes() noexcept nogil:
+    """Whole lines: what lies behind it is another thread's."""
+    return sizeof(seat_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
 
 
 cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil:
@@ -155,7 +163,7 @@ cdef void seats_stop(seat_t* seats) noexcept nogil:
     cdef uint64_t thread = this_thread()
     cdef bint others = False
     while seat != NULL:
-        set_u32(&seat.stopped, 1)
+        set_u32(&seat.stopped, SEAT_WAITS)
         set_pointer(&seat.gate, NULL)
         others = others or seat.thread != thread
         seat = seat.next
@@ -186,7 +194,7 @@ cdef inline void seat_wait(seat_t* seat) noexcept nogil:
 
 cdef void seats_go(seat_t* seat, bint stopped) noexcept nogil:
     while seat != NULL:
-        store_u32(&seat.stopped, stopped)
+        store_u32(&seat.stopped, SEAT_STAYS if stopped else SEAT_GOES)
         set_pointer(&seat.gate, NULL if stopped else seat.pool)
         if BUSY_IS_A_LOCK:
             lock_clear(&seat.busy)

@@ -279,3 +279,30 @@ def test_two_threads_free_one_block_at_one_time(pool):
             for other in some:
                 pool.free(other)
             pool.check()
+
+
+@pytest.mark.threads
+@pytest.mark.skipif(os.environ.get("CUDA_POOL_BUILD", "release") != "release", reason="the build is instrumented")
+def test_threads_do_not_stop_each_other_for_ever(make_device):
+    """After a question that stops both, calls are served at the seats again: they do not go on as questions do."""
+    device = make_device("64MiB")
+    with cp.Pool("32MiB", device=device) as pool:
+        work = _bench.Workload.named("W1", 200_000)
+        loops = [_bench.StreamLoop(work, pool, device.stream()) for _ in range(2)]
+        for loop in loops:
+            loop.run()
+        alone = min(loops[0].run() for _ in range(3))
+        times = [[], []]
+
+        def play(at):
+            for _ in range(5):
+                times[at].append(loops[at].run())
+
+        threads = [threading.Thread(target=play, args=(at,)) for at in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            pool.stats()
+        for thread in threads:
+            thread.join(60)
+        assert max(min(some) for some in times) < 5 * alone     # time of the processor; with all locks it is 10 times
