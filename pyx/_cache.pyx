@@ -166,7 +166,7 @@ cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class
     cdef uint32_t at, half = (bin.count + 1) // 2, kept = 0
     lock_acquire(&heap.lock)
     for at in range(half):
-        if not give_back(pool, seat, &bin.entry[at], False):
+        if not was_fresh(pool, seat, &bin.entry[at]) and not give_back(pool, seat, &bin.entry[at], False):
             bin.entry[kept] = bin.entry[at]
             kept += 1
     lock_release(&heap.lock)

@@ -306,3 +306,14 @@ def test_threads_do_not_stop_each_other_for_ever(make_device):
         for thread in threads:
             thread.join(60)
         assert max(min(some) for some in times) < 5 * alone     # time of the processor; with all locks it is 10 times
+
+
+def test_what_was_taken_ahead_is_not_counted_as_needed(make_device, tmp_path):
+    """Slots that lay in a cache and were never handed out do not get into a profile, spilled or not."""
+    with cp.Pool("200MiB", device=make_device("256MiB")) as pool:
+        for count in (1, 7, 300, 301):
+            blocks = [pool.alloc(1000) for _ in range(count)]
+            for ptr in blocks:
+                pool.free(ptr)
+            pool.save_profile(tmp_path / "profile.json")
+            assert dict(cp.Profile.load(tmp_path / "profile.json").size_classes) == {1024: count}
