@@ -14,6 +14,7 @@ from cuda_pool._slab cimport slot_t
 cdef enum:
     BIN_BYTES_MAX = 256 << 10       # a bin of slots holds at most so much, 1 / BIN_SHARE of the capacity, and BIN_MOST
     BIN_SHARE = 4096
+    BIN_LEAST = 2                   # slots, however small the pool is
     BIN_MOST = 64
     BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many
     BLOCK_SHIFT_LEAST = 12          # blocks from 4 KiB

@@ -5,9 +5,10 @@ from libc.stdint cimport uint64_t
 from cuda_pool._lock cimport lock_t
 
 cdef enum:
-    HEAP_PADDING = 14               # words that make a heap two cache lines: one fetches its neighbour, too
+    HEAP_PADDING = 13               # words that make a heap two cache lines: one fetches its neighbour, too
 
 ctypedef struct heap_t:
     lock_t lock
     size_t unmarked                 # bytes freed asynchronously, and not counted in the stream's record yet
+    size_t spares                   # empty slabs that seats left beside the one of their lists
     uint64_t padding[HEAP_PADDING]

@@ -28,6 +28,7 @@ cdef extern from * nogil:
     int sched_yield()
 
 cdef enum:
+    APART = 16              # words between what one thread writes and another reads: two cache lines
     LOCK_SPINS = 64         # pauses before the rest of the time slice is given away
 
 # A holder never takes the GIL. One that also calls no driver may be waited for with the GIL held: that goes for every

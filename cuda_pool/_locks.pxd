@@ -28,7 +28,8 @@ cdef inline void enter_all(pool_t* pool) noexcept nogil:
 
 cdef inline void leave_all(pool_t* pool) noexcept nogil:
     cdef int owner
-    if pool.heaps_held != 0 and pool.segment.seats != NULL:
+    if pool.seats_held:
+        pool.seats_held = False
         seats_go(pool.segment.seats, wants_locks(pool))
     for owner in range(LEGACY, pool.heaps_held):
         lock_release(&pool.heaps[owner].lock)
@@ -42,15 +43,27 @@ cdef inline bint wants_locks(const pool_t* pool) noexcept nogil:
 
 
 cdef inline void heaps_acquire(pool_t* pool) noexcept nogil:
+    """Stop the seats, take the heaps' locks, and empty the caches."""
+    seats_stop(pool.segment.seats)
+    heaps_lock(pool)
+    pool.seats_held = True
+    seats_empty(pool)
+
+
+cdef inline void heaps_lock(pool_t* pool) noexcept nogil:
     """Records that are made meanwhile have no slabs, and nobody else can name them."""
     cdef int owner
-    if pool.segment.seats != NULL:
-        seats_stop(pool.segment.seats)
     for owner in range(LEGACY, pool.order.streams):
         lock_acquire(&pool.heaps[owner].lock)
     pool.heaps_held = pool.order.streams
-    if pool.segment.seats != NULL:
-        seats_empty(pool)
+
+
+cdef inline int enter_heaps(pool_t* pool) noexcept nogil:
+    """Take `lock` and those of all heaps, and let the seats go on: enough to make a slab, not to unmake one."""
+    cdef int status = enter_lock(pool)
+    if status == STATUS_OK:
+        heaps_lock(pool)
+    return status
 
 
 cdef inline int enter_lock(pool_t* pool) noexcept nogil:

@@ -5,14 +5,15 @@ from libc.stdint cimport uint32_t, uint64_t
 from cuda_pool._bins cimport CACHED
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._learn cimport learn_leave, learn_t
+from cuda_pool._lock cimport APART
 from cuda_pool._mid cimport MID_UNIT, mid_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pages cimport pages_t
-from cuda_pool._relaxed cimport get_size, get_u64, set_size, set_u32, set_u64, swap_u64
+from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
 from cuda_pool._seat cimport seat_t
 from cuda_pool._slab cimport (
-    NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slabs_available,
-    slabs_of, slabs_t, slot_is_live)
+    NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take,
+    slabs_available, slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
 from cuda_pool._tally cimport tally_leave, tally_t
 
@@ -65,7 +66,7 @@ ctypedef struct place_t:
 #   total + sum(total of the seats) is the tally of all live blocks;  mid_tally + sum(blocks of the seats) of those in
 #   the mid tier;  buddy_tally of those in the buddy tier;  requested <= used
 # One lock, the pool's, guards all but what the heaps' locks guard, see slab_t. With all of them held everything stands
-# still; the tags of slabs change only then.
+# still; a slab is unmade only then.
 ctypedef struct segment_t:
     size_t span                     # no offset is as large
     size_t size                     # bytes of memory, a multiple of MID_UNIT
@@ -87,9 +88,11 @@ ctypedef struct segment_t:
     buddy_t buddy
     mid_t mid
     slabs_t slabs
+    uint64_t above[APART]           # the three that follow are written with the pool's lock, and the others are not
     tally_t total                   # live blocks, and of these those of the two upper tiers, but for what the seats say
     tally_t mid_tally
     tally_t buddy_tally
+    uint64_t below[APART]
     seat_t* seats                   # of the threads that have one
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
@@ -115,6 +118,9 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
 # lock alone.
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                              size_t* used) noexcept nogil
+# Serve a request from a slab of the owner's, or a new one, without unmaking any.
+cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                            size_t* used) noexcept nogil
 # Serve a movable block's request: from the mid tier, whatever its size, and from the buddy tier only where that fails.
 cdef int segment_alloc_movable(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                                size_t* used) noexcept nogil
@@ -295,15 +301,15 @@ cdef inline bint segment_slot_is_live(const segment_t* segment, uint32_t index, 
     """Find the live slot that starts at an offset inside a slab."""
     cdef const slab_t* slab = &segment.slabs.slab[index]
     cdef uint32_t slot = slab_slot(&segment.slabs, index, offset)
-    if slot == NO_SLOT or not slot_is_live(slab, slot):
-        return False
+    if slot == NO_SLOT or not slot_is_live(slab, slot) or get_u32(&slab.slot[slot].value) & NOT_LIVE:
+        return False                            # not live, or in some thread's cache
     place.tier = TIER_SLAB
     place.owner = slab.owner
     place.index = index
     place.slot = slot
     place.batch = slab.slot[slot].batch
     place.used = segment.slabs.size_class[slab.size_class].size
-    place.requested = slab.slot[slot].value
+    place.requested = get_u32(&slab.slot[slot].value)
     return True
 
 

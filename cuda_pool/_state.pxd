@@ -1,13 +1,13 @@
 """The struct of a pool, its locks, and what is done under them."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from cuda_pool._claim cimport claim_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._learn cimport learn_t
-from cuda_pool._lock cimport lock_t
+from cuda_pool._lock cimport APART, lock_t
 from cuda_pool._movables cimport movables_t
 from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
@@ -91,6 +91,7 @@ ctypedef struct defrag_t:
 #   lock    guards every field from `closed` down, and the two upper tiers
 #   seats   of the threads: stopped, and then their caches are emptied
 #   heaps   one per owner, by rising index: guards the slabs of that owner, see slab_t
+# A new slab is made with `lock` and the heaps' locks, while the seats go on; none is unmade then.
 # The shortest paths are at a thread's own seat (_front.pxd), where it takes one heap's lock to fill or spill a cache; or
 # they hold `lock` alone (blocks of the two upper tiers). Whatever those read without `lock` or without their heap's
 # lock changes only while all of them are held, by enter(): that is who is which stream, captures, recorded uses,
@@ -103,6 +104,7 @@ ctypedef struct defrag_t:
 #   the region at offset 0, if any, begins at base and has `first` bytes;  regions.size == segment.size + segment.shut
 ctypedef struct pool_t:
     lock_t lock
+    uint64_t apart[APART]           # what follows is read by threads that do not take it
     const unsigned* forks           # forks between the first process and this one
     unsigned generation             # forks before it was opened
     bint scrub                      # overwrite freed memory with zeros
@@ -122,6 +124,7 @@ ctypedef struct pool_t:
     bint closed
     bint release_due                # to be done by whoever sees it, without the locks
     int heaps_held                  # by enter()
+    bint seats_held                 # stopped by enter()
     segment_t segment
     learn_t learn
     void* region                    # the one that it opened with, as cudaMalloc or cuMemAddressReserve returned it

@@ -7,7 +7,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memmove, memset
 
 from cuda_pool._bins cimport (
-    BIN_BYTES_MAX, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_t, cache_t, entry_t)
+    BIN_BYTES_MAX, BIN_LEAST, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_t, cache_t, entry_t)
 from cuda_pool._heap cimport heap_t
 from cuda_pool._hostmem cimport CACHE_LINE, host_map, host_unmap
 from cuda_pool._learn cimport learn_leave
@@ -21,7 +21,7 @@ from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TIER_MID, place_t, segment_free_block, segment_shed_slab, segment_t)
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
-    slab_would_be_spare, slabs_available, slabs_of, slot_t)
+    slabs_available, slabs_of, slot_t)
 from cuda_pool._state cimport pool_address, pool_offset, pool_t
 from cuda_pool._tally cimport tally_add
 
@@ -30,6 +30,7 @@ cdef enum:
     BLOCKS_BYTES_MAX = 64 << 20
     COLOURS = 32
     MARKS_MAX = (1 << 30) - 1
+    SPARES_MOST = 8                 # of an owner, before somebody has to take all locks
 
 
 cdef void seat_add(pool_t* pool, seat_t* seat) noexcept nogil:
@@ -91,7 +92,8 @@ cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
 
 
 cdef inline uint32_t bin_most(const pool_t* pool, size_t size) noexcept nogil:
-    return <uint32_t>min(min(pool.capacity // BIN_SHARE, <size_t>BIN_BYTES_MAX) // size, <size_t>BIN_MOST)
+    cdef size_t slots = min(pool.capacity // BIN_SHARE, <size_t>BIN_BYTES_MAX) // size
+    return <uint32_t>min(max(slots, <size_t>BIN_LEAST), <size_t>BIN_MOST)
 
 
 cdef void cache_name(pool_t* pool, cache_t* cache, owner_t owner) noexcept nogil:
@@ -159,41 +161,43 @@ cdef inline void take(pool_t* pool, seat_t* seat, bin_t* bin, uint32_t slab, uin
 cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
     """Return the older half of a bin to the slabs; whether there is room now.
 
-    What would leave a second empty slab stays: that is for whoever has all locks.
+    Slabs that are left empty beside the one of their lists wait for whoever has all locks: that should be soon where
+    there are many, and at once in a pool that expects something of each.
     """
     cdef bin_t* bin = &cache.bin[size_class]
     cdef heap_t* heap = &pool.heaps[cache.owner]
-    cdef uint32_t at, half = (bin.count + 1) // 2, kept = 0
+    cdef uint32_t at, half = (bin.count + 1) // 2
+    if heap.spares > SPARES_MOST or pool.learn.predicts:
+        return False
     lock_acquire(&heap.lock)
     for at in range(half):
-        if not was_fresh(pool, seat, &bin.entry[at]) and not give_back(pool, seat, &bin.entry[at], False):
-            bin.entry[kept] = bin.entry[at]
-            kept += 1
+        if not was_fresh(pool, seat, &bin.entry[at]):
+            heap.spares += give_back(pool, seat, &bin.entry[at])
     lock_release(&heap.lock)
-    memmove(&bin.entry[kept], &bin.entry[half], (bin.count - half) * sizeof(entry_t))
-    bin.count -= half - kept
-    return bin.count < bin.most
+    memmove(&bin.entry[0], &bin.entry[half], (bin.count - half) * sizeof(entry_t))
+    bin.count -= half
+    return True
 
 
-cdef bint give_back(pool_t* pool, const seat_t* seat, const entry_t* entry, bint sheds) noexcept nogil:
-    """Return a slot to its slab. One that somebody else has by now, freed twice at one time, is left alone."""
-    cdef segment_t* segment = &pool.segment
+cdef bint give_back(pool_t* pool, const seat_t* seat, const entry_t* entry) noexcept nogil:
+    """Return a slot to its slab; whether that is a second empty one now.
+
+    A slot that somebody else has by now, freed twice at one time, is left alone.
+    """
     cdef slot_t* slot = <slot_t*>entry.record
     cdef uint32_t slab = slab_of(pool, entry)
-    cdef uint32_t value = get_u32(&slot.value), index = <uint32_t>(slot - segment.slabs.slab[slab].slot)
-    if value & ~FRESH != seat.mark:
-        return True
-    if not sheds and slab_would_be_spare(&segment.slabs, slab):
+    if get_u32(&slot.value) & ~FRESH != seat.mark:
         return False
-    if slab_return(&segment.slabs, slab, index):
-        segment_shed_slab(segment, slab)
-    return True
+    return slab_return(&pool.segment.slabs, slab, <uint32_t>(slot - pool.segment.slabs.slab[slab].slot))
 
 
 cdef void seats_empty(pool_t* pool) noexcept nogil:
     cdef seat_t** link = &pool.segment.seats
     cdef seat_t* seat
     cdef int at
+    for at in range(LEGACY, pool.heaps_held):
+        if pool.heaps[at].spares != 0:
+            shed_spares(pool, <owner_t>at)
     while link[0] != NULL:
         seat = link[0]
         for at in range(OWNERS):
@@ -205,6 +209,22 @@ cdef void seats_empty(pool_t* pool) noexcept nogil:
             continue
         link[0] = seat.next
         seat_close(seat)
+
+
+cdef void shed_spares(pool_t* pool, owner_t owner) noexcept nogil:
+    """Do with empty slabs what is done with a second one of its lists."""
+    cdef const slab_lists_t* lists
+    cdef uint32_t slab, after
+    cdef int index
+    pool.heaps[owner].spares = 0
+    for index in range(pool.segment.slabs.classes):
+        lists = slabs_of(&pool.segment.slabs, owner, index)
+        slab = slabs_available(lists)
+        while slab != NO_SLAB:
+            after = pool.segment.slabs.slab[slab].next
+            if pool.segment.slabs.slab[slab].used == 0 and slab != lists.empty:
+                segment_shed_slab(&pool.segment, slab)
+            slab = after
 
 
 cdef void seat_fold(pool_t* pool, seat_t* seat) noexcept nogil:
@@ -246,7 +266,8 @@ cdef void empty_bin(pool_t* pool, const seat_t* seat, bin_t* bin) noexcept nogil
                 kept += 1
         bin.count = kept
     for at in range(bin.count):
-        give_back(pool, seat, &bin.entry[at], True)
+        if give_back(pool, seat, &bin.entry[at]):
+            segment_shed_slab(&pool.segment, slab_of(pool, &bin.entry[at]))
     bin.count = 0
 
 

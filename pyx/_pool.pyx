@@ -25,7 +25,7 @@ from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._locks cimport (
-    enter, enter_all, enter_lock, heaps_acquire, leave, leave_all, leave_lock, wants_locks)
+    enter, enter_all, enter_heaps, enter_lock, heaps_acquire, leave, leave_all, leave_lock, wants_locks)
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport movables_destroy, movables_init
 from cuda_pool._order cimport (
@@ -40,7 +40,7 @@ from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._seat cimport SEAT_STAYS, SEAT_WAITS, load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
 from cuda_pool._segment cimport (
-    TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_close, segment_destroy,
+    TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_alloc_slot, segment_close, segment_destroy,
     segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last,
     segment_is_live, segment_is_upper, segment_metadata, segment_note_highs, segment_pending, segment_tally,
     segment_total)
@@ -341,7 +341,7 @@ cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment
     if (may_join(pool, nbytes) and join_stream(pool, place, stream)
             and alloc_at_seat(pool, place, nbytes, alignment, stream, ptr)):
         return STATUS_OK
-    if try_alloc_large(pool, nbytes, alignment, stream, ptr):
+    if try_alloc_large(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
     status = enter(pool)
     if status != STATUS_OK:
@@ -414,6 +414,23 @@ cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const s
     if done:
         ptr[0] = pool_address(pool, offset)
     leave_lock(pool)
+    return done
+
+
+cdef bint try_alloc_slab(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                         void** ptr) noexcept nogil:
+    """Serve a request from a new slab of the stream's, while the seats go on; False, and nothing changed, otherwise."""
+    cdef owner_t owner
+    cdef size_t offset = 0, used = 0
+    cdef bint done = False
+    if nbytes - 1 >= pool.segment.slabs.max or enter_heaps(pool) != STATUS_OK:
+        return False
+    owner = known_locked(pool, stream)
+    if (not wants_locks(pool) and pool.helds.bytes == 0 and may_reuse(pool, owner, stream) and not pool.defrag.due):
+        done = segment_alloc_slot(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
+    if done:
+        ptr[0] = pool_address(pool, offset)
+    leave_all(pool)
     return done
 
 
@@ -737,7 +754,7 @@ cdef int pool_release_capture(pool_t* pool, owner_t capture, const cudaStream_t*
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
     cdef place_t place
     cdef size_t offset = pool_offset(pool, ptr)
-    cdef int status = enter(pool)
+    cdef int status = enter_heaps(pool)
     owns[0] = False
     if status != STATUS_OK:
         return STATUS_OK if status == STATUS_CLOSED else status
@@ -748,12 +765,22 @@ cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
 
 
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil:
+    """A live block is found while the seats go on; to say of another address what it is takes all locks."""
     cdef place_t place
-    cdef int status = enter(pool)
+    cdef size_t offset = pool_offset(pool, ptr)
+    cdef bint found = False
+    cdef int status = enter_heaps(pool)
     if status != STATUS_OK:
         return status
-    status = find_locked(pool, ptr, &place)
-    leave(pool)
+    if offset < pool.segment.span and not is_leaving(pool, ptr):
+        found = segment_is_live(&pool.segment, offset, &place) and not is_movable(&place)
+    leave_all(pool)
+    if not found:
+        status = enter(pool)
+        if status != STATUS_OK:
+            return status
+        status = find_locked(pool, ptr, &place)
+        leave(pool)
     if status == STATUS_OK:
         requested[0] = place.requested
         used[0] = place.used

@@ -252,6 +252,13 @@ cdef int alloc_any(segment_t* segment, owner_t owner, const view_t* view, size_t
     return alloc_block_or_run(segment, owner, view, nbytes, alignment, offset, used)
 
 
+cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
+                            size_t* used) noexcept nogil:
+    if segment_predicts(segment) or nbytes > segment.slabs.max or alignment > segment.slot_alignment:
+        return STATUS_OUT_OF_MEMORY
+    return alloc_slot(segment, owner, NULL, nbytes, alignment, offset, used)
+
+
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                              size_t* used) noexcept nogil:
     if nbytes > segment.size or alignment > segment.size:

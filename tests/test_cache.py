@@ -7,7 +7,7 @@ import threading
 
 import cuda_pool as cp
 import pytest
-from cuda_pool import _bench
+from cuda_pool import _bench, _testing
 
 MIB = 1 << 20
 
@@ -317,3 +317,17 @@ def test_what_was_taken_ahead_is_not_counted_as_needed(make_device, tmp_path):
                 pool.free(ptr)
             pool.save_profile(tmp_path / "profile.json")
             assert dict(cp.Profile.load(tmp_path / "profile.json").size_classes) == {1024: count}
+
+
+@pytest.mark.threads
+def test_questions_about_live_blocks_let_other_threads_go_on(make_device):
+    with cp.Pool("16MiB", device=make_device("64MiB")) as pool:
+        threads = [threading.Thread(target=_testing.churn, args=(pool, 60_000, 100, 100, 5, seed),
+                                    kwargs={"alone": False}) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        stats = pool.stats()
+        assert stats.used == 0 and stats.largest_free == stats.capacity
+        pool.check()
