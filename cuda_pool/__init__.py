@@ -7,15 +7,17 @@ from . import capi, sim
 from ._api import Pool, release_memory
 from ._buffer import Buffer
 from ._movable import Movable
+from ._tracing import Tracing, record
 from .capi import get_include
 from .defrag import DefragReport, FreeSpace
 from .errors import (
     CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, SnapshotError,
     TraceError)
+from .leaks import Leaks
 from .profile import Profile
 from .sizes import format_size, parse_size
 from .snapshot import Snapshot
-from .stats import PoolStats, TierStats
+from .stats import PoolStats, StatsDelta, TierStats
 
 try:
     __version__ = _version("cuda-pool")
@@ -23,7 +25,7 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
     __version__ = "0+unknown"
 
 __all__ = [
-    "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Movable",
-    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "Snapshot", "SnapshotError", "TierStats",
-    "TraceError", "capi", "format_size", "get_include", "parse_size", "release_memory", "sim",
+    "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Leaks", "Movable",
+    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "Snapshot", "SnapshotError", "StatsDelta", "TierStats",
+    "TraceError", "Tracing", "capi", "format_size", "get_include", "parse_size", "record", "release_memory", "sim",
 ]

@@ -17,11 +17,15 @@ cdef class Pool:
     cdef stream_ref_t legacy        # the default stream
     cdef bint initialised           # or being initialised
     cdef tuple callbacks            # of on_pressure()
+    cdef object recording           # of the trace that it was made with, or None
     cdef dict __dict__
     cdef object __weakref__
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                  headroom, profile, debug, scrub, trace, reuse, release_threshold) except -1
+                  headroom, profile, debug, scrub, reuse, release_threshold) except -1
+    cdef int record(self, object path, int depth) except -1
+    cdef int end_recording(self) except -1
     cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1
+    cdef int alloc_waiting(self, size_t size, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept
     cdef bint relieve(self, size_t nbytes) except -1

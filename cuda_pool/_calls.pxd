@@ -19,3 +19,9 @@ cdef int pool_try_alloc_as(pool_t* pool, size_t nbytes, size_t alignment, const 
                            void** ptr) noexcept nogil
 cdef int pool_try_free(pool_t* pool, void* ptr) noexcept nogil
 cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
+
+# The same without a note in a recording, for blocks that somebody else notes: _pin.
+cdef int pool_alloc_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                            void** ptr) noexcept nogil
+cdef int pool_free_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int pool_try_free_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil

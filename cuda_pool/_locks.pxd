@@ -3,6 +3,7 @@
 from cuda_pool._cache cimport seats_empty
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._owner cimport LEGACY
+from cuda_pool._relaxed cimport get_pointer
 from cuda_pool._seat cimport seats_go, seats_stop
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK
@@ -30,7 +31,7 @@ cdef inline void leave_all(pool_t* pool) noexcept nogil:
     cdef int owner
     if pool.seats_held:
         pool.seats_held = False
-        seats_go(pool.segment.seats, wants_locks(pool))
+        seats_go(pool.segment.seats, NULL if wants_locks(pool) else seat_key(pool))
     for owner in range(LEGACY, pool.heaps_held):
         lock_release(&pool.heaps[owner].lock)
     lock_release(&pool.lock)
@@ -40,6 +41,12 @@ cdef inline bint wants_locks(const pool_t* pool) noexcept nogil:
     """Is there something that only those look at who take the locks? Then nothing is served from caches."""
     return (pool.closed or pool.order.captures != 0 or pool.uses.count != 0 or pool.leaving != NULL or pool.scrub
             or pool.unordered)
+
+
+cdef inline void* seat_key(const pool_t* pool) noexcept nogil:
+    """What opens the gates of seats. While calls are recorded it is not the pool, which the shortest paths try."""
+    cdef void* tracer = get_pointer(<void* const*>&pool.tracer)
+    return tracer if tracer != NULL else <void*>pool
 
 
 cdef inline void heaps_acquire(pool_t* pool) noexcept nogil:

@@ -64,6 +64,16 @@ cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
 cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
 cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_t stream) noexcept nogil
 cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+# The same without a note, where calls are recorded: by whoever writes one.
+cdef int serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                       void** ptr) noexcept nogil
+cdef int try_serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                           void** ptr) noexcept nogil
+cdef int take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
+cdef int try_take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
+cdef int take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int try_take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr,
+                                     const stream_ref_t* stream) noexcept nogil
 
 cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil
 

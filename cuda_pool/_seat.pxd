@@ -43,7 +43,7 @@ cdef enum:                      # seat_stop_t
 
 # Invariant, asserted by pool_check():  the seats' totals and the segment's add up to what is live
 ctypedef struct seat_t:
-    void* gate                      # `pool`, NULL while it is stopped
+    void* gate                      # what opens it: `pool`, or its tracer; NULL while it is stopped
     void* pool                      # the pool_t, NULL once that let go
     unsigned busy                   # 1 while the thread is at work on it
     uint32_t stopped                # a seat_stop_t, for whoever looks; the thread sees it at `gate`
@@ -68,16 +68,17 @@ cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil
 cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil
 # The pool lets go of a seat.
 cdef void seat_drop(seat_t* seat) noexcept nogil
-# Stop all seats of a list, and wait until none is busy; then let them go on, or stay stopped.
+# Stop all seats of a list, and wait until none is busy; then let them go on for whoever has the key, or, where that is
+# NULL, stay stopped.
 cdef void seats_stop(seat_t* seats) noexcept nogil
-cdef void seats_go(seat_t* seats, bint stopped) noexcept nogil
+cdef void seats_go(seat_t* seats, void* key) noexcept nogil
 
 
-cdef inline seat_t* seat_enter(seat_t* seat, const void* pool) noexcept nogil:
-    """Sit down at a seat if it is that pool's and not stopped; NULL otherwise."""
+cdef inline seat_t* seat_enter(seat_t* seat, const void* key) noexcept nogil:
+    """Sit down at a seat if its gate opens to the key, as that of a stopped one does not; NULL otherwise."""
     if not likely(seat != NULL) or not sit(&seat.busy):
         return NULL
-    if likely(get_pointer(<void* const*>&seat.gate) == pool):
+    if likely(get_pointer(<void* const*>&seat.gate) == key):
         return seat
     lock_clear(&seat.busy)
     return NULL

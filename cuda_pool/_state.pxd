@@ -18,6 +18,7 @@ from cuda_pool._segment cimport (
     segment_unclaim_place)
 from cuda_pool._status cimport (
     STATUS_FOREIGN_POINTER, STATUS_FREED_POINTER, STATUS_MOVABLE, STATUS_OK, STATUS_OUT_OF_MEMORY)
+from cuda_pool._tracer cimport tracer_t
 from cuda_pool._uses cimport uses_t
 
 # Driver calls that are counted; pool_call_name() names them.
@@ -151,6 +152,8 @@ ctypedef struct pool_t:
     uint32_t waits                  # calls that wait for the driver with `slow` given up for the while
     bint unordered                  # treat free_async as free: for tests of the race detector
     size_t upstream[UPSTREAM_CALLS]
+    tracer_t* tracer                # while the pool's calls are recorded, else NULL: written with all locks held
+    tracer_t* tracer_kept           # that of the last recording: a call that is late may look at it
 
 cdef const unsigned* fork_counter() noexcept nogil
 

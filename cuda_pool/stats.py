@@ -1,6 +1,6 @@
 """What ``Pool.stats`` returns."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True)
@@ -10,6 +10,12 @@ class TierStats:
     blocks: int
     used: int
     requested: int
+
+    def __sub__(self, earlier):
+        """Return the differences, as a `TierStats`."""
+        if not isinstance(earlier, TierStats):
+            return NotImplemented
+        return TierStats(self.blocks - earlier.blocks, self.used - earlier.used, self.requested - earlier.requested)
 
 
 @dataclass(frozen=True)
@@ -82,3 +88,51 @@ class PoolStats:
     def utilization(self):
         """Share of the reserved bytes that was asked for: ``requested / reserved``."""
         return self.requested / self.reserved if self.reserved else 0.0
+
+    def __sub__(self, earlier):
+        """Return what changed since earlier statistics of the same pool, as a `StatsDelta`: ``later - earlier``."""
+        if not isinstance(earlier, PoolStats):
+            return NotImplemented
+        names = {one.name for one in fields(StatsDelta)} - {"upstream_calls"}
+        calls = {name: count - earlier.upstream_calls.get(name, 0) for name, count in self.upstream_calls.items()}
+        return StatsDelta(**{name: getattr(self, name) - getattr(earlier, name) for name in names},
+                          upstream_calls={name: count for name, count in calls.items() if count})
+
+
+@dataclass(frozen=True)
+class StatsDelta:
+    """What changed between two statistics of a pool, ``later - earlier``: bytes, unless the name says otherwise.
+
+    A difference is negative where the later value is the smaller one.
+
+    Attributes
+    ----------
+    reserved, reserved_high, used, used_high, requested, requested_high, pending, free, device_free : int
+        Differences of what `PoolStats` has by these names; those that end in ``_high`` say how much a mark rose.
+    alloc_count, free_count, oom_count, grow_count, trim_count, defrag_count : int
+        Calls and events in between.
+    upstream_calls : dict
+        Driver calls of the pool in between, by name; those that were made.
+    slab, mid, buddy : TierStats
+        Differences of the tiers.
+    """
+
+    reserved: int
+    reserved_high: int
+    used: int
+    used_high: int
+    requested: int
+    requested_high: int
+    pending: int
+    free: int
+    device_free: int
+    alloc_count: int
+    free_count: int
+    oom_count: int
+    grow_count: int
+    trim_count: int
+    defrag_count: int
+    upstream_calls: dict = field(hash=False)
+    slab: TierStats
+    mid: TierStats
+    buddy: TierStats

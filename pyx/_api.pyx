@@ -36,6 +36,7 @@ from cuda_pool._status cimport (
     STATUS_CUDA, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT, status_code)
 from cuda_pool._stream cimport Streams, stream_handle
 from cuda_pool._tally cimport tally_t
+from cuda_pool._traced cimport is_traced, traced_drop_stack, traced_hold_stack
 
 from cuda_pool.defrag import DefragReport, FreeSpace
 from cuda_pool.errors import OutOfMemoryError
@@ -60,7 +61,7 @@ cdef object DEFAULT_CAPACITY = 0.75
 
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
-SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive"), "trace": (None,)}
+SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive")}
 
 POOL_CAPSULE = "cuda_pool.pool"
 
@@ -103,8 +104,10 @@ cdef class Pool:
         enough for most programs.
     profile : Profile, str or os.PathLike, optional
         For predictive growth: what an earlier run needed (``save_profile``), or the path of it.
-    trace : None
-        For recording.
+    trace : str or os.PathLike, optional
+        Record what is allocated and freed, until the pool is closed, as ``cuda_pool.record`` does: a trace CSV.
+    stacks : bool or int, default False
+        As for ``cuda_pool.record``, where there is a `trace`.
     reuse : {"wait", "query", "never"}
         When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
         that stream; once its work is seen to be over; or when nothing else is left.
@@ -145,23 +148,26 @@ cdef class Pool:
     def __init__(self, capacity=DEFAULT_CAPACITY, device=0, backing="malloc", growth="static", max_capacity=None,
                  slab_max=None, mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None,
                  debug=False, scrub=False, trace=None, *, reuse="wait", release_threshold=None, defrag_threshold=None,
-                 defrag_interval=None):
+                 defrag_interval=None, stacks=False):
         if self.initialised:
             raise RuntimeError("a pool is initialised once; make another one instead")
         self.initialised = True                 # at once: opening releases the GIL
         try:
             threshold = _count("defrag_threshold", defrag_threshold)
             interval = _count("defrag_interval", defrag_interval)
+            path, depth = _recording(trace, stacks)
             self.open(capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                      headroom, profile, debug, scrub, trace, reuse, release_threshold)
+                      headroom, profile, debug, scrub, reuse, release_threshold)
             defrag_set(self.state, threshold, interval)
+            if path is not None:
+                self.record(path, depth)
         except BaseException:
             self.initialised = not pool_is_closed(self.state)
             raise
 
     cdef int open(self, capacity, device, backing, growth, max_capacity, slab_max, mid_max, min_block, size_classes,
-                  headroom, profile, debug, scrub, trace, reuse, release_threshold) except -1:
-        _require_supported(backing=backing, growth=growth, trace=trace)
+                  headroom, profile, debug, scrub, reuse, release_threshold) except -1:
+        _require_supported(backing=backing, growth=growth)
         _require_share("headroom", headroom)
         profile = _profile(profile, growth)
         if not isinstance(reuse, str) or reuse not in REUSE:
@@ -189,6 +195,15 @@ cdef class Pool:
             pool_set_release(self.state, threshold)
         live_pools.add(self)
         self.legacy = pool_find_stream(self.state, NULL)
+        return 0
+
+    cdef int record(self, object path, int depth) except -1:
+        from cuda_pool._tracing import tracing_begin    # which needs this module
+        try:
+            self.recording = tracing_begin(self, path, depth)
+        except BaseException:
+            self.close()
+            raise
         return 0
 
     @cython.binding(False)
@@ -443,8 +458,10 @@ cdef class Pool:
         status = pin_try_make(self.state, size, align, &on, &movable.record)
         if status == STATUS_WOULD_WAIT:
             self.streams.ask()
+            traced_hold_stack(self.state)
             with nogil:
                 status = pin_make(self.state, size, align, &on, &movable.record)
+            traced_drop_stack()
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
             pool_excuse(self.state)
@@ -555,6 +572,26 @@ cdef class Pool:
         """
         from cuda_pool._snapshot import snapshot_of     # which needs this module
         return snapshot_of(self)
+
+    def leaks(self):
+        """Return the blocks that are live now, by where they were allocated, as ``Leaks``.
+
+        While the pool is recorded (``cuda_pool.record``), each has its age; with ``stacks=True`` its stack as well, and
+        blocks with the same stack are one group. ``print(pool.leaks())`` shows them.
+
+        Takes time in proportion to the number of blocks, and holds the pool's lock for part of it.
+
+        Raises
+        ------
+        ValueError
+            The pool is closed.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
+        MemoryError
+            The host has no memory for it.
+        """
+        from cuda_pool._leaks import leaks_of           # which needs this module
+        return leaks_of(self)
 
     def save_profile(self, path):
         """Write what the pool has needed so far, for the pool of a later run to start with (`profile`).
@@ -676,12 +713,24 @@ cdef class Pool:
         ------
         CudaError
             The driver did not take the region back; the pool is closed all the same.
+        OSError
+            What was recorded could not be written; the pool is closed all the same.
         """
         cdef int status
-        with nogil:
-            status = pool_close(self.state)
-        self.streams.distrust()
-        status_raise(self.state, status, 0, 0)
+        try:
+            if is_traced(self.state):
+                self.end_recording()
+        finally:
+            with nogil:
+                status = pool_close(self.state)
+            self.streams.distrust()
+            status_raise(self.state, status, 0, 0)
+
+    @property
+    def tracing(self):
+        """The recording of this pool that is under way, or else that of ``Pool(trace=path)``, or None."""
+        from cuda_pool._tracing import tracing_of       # which needs this module
+        return tracing_of(self) or self.recording
 
     @property
     def closed(self):
@@ -725,6 +774,10 @@ cdef class Pool:
             return "<cuda_pool.Pool closed>"
         return f"<cuda_pool.Pool of {self.state.capacity} bytes on {self.device!r}>"
 
+    def __del__(self):
+        if self.state != NULL and is_traced(self.state):
+            self.end_recording()
+
     def __dealloc__(self):
         if self.state != NULL:
             with nogil:
@@ -733,21 +786,33 @@ cdef class Pool:
                 pool_destroy(self.state)
             free(self.state)
 
+    cdef int end_recording(self) except -1:
+        tracing = self.tracing
+        if tracing is not None:
+            tracing.close()
+        return 0
+
     cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1:
         """The rest of an allocation where the fast path did not end in a block."""
         if status == STATUS_WOULD_WAIT:
             self.streams.ask()
-            with nogil:
-                status = pool_alloc_as(self.state, size, alignment, stream, ptr)
+            status = self.alloc_waiting(size, alignment, stream, ptr)
             self.streams.distrust()
         if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
             pool_excuse(self.state)            # the second try counts for both
-            with nogil:
-                status = pool_alloc_as(self.state, size, alignment, stream, ptr)
+            status = self.alloc_waiting(size, alignment, stream, ptr)
         if status != STATUS_OK:
             status_raise(self.state, status, parse_size(nbytes), 0)
         return 0
+
+    cdef int alloc_waiting(self, size_t size, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept:
+        cdef int status
+        traced_hold_stack(self.state)
+        with nogil:
+            status = pool_alloc_as(self.state, size, alignment, stream, ptr)
+        traced_drop_stack()
+        return status
 
     cdef bint relieve(self, size_t nbytes) except -1:
         """Let whoever can free something do so; whether it is worth another try."""
@@ -905,6 +970,14 @@ def _threshold(growth, release_threshold):
         raise ValueError("release_threshold is for a pool that grows: a static one keeps its region, so give None; "
                          f"got {shown(release_threshold)}")
     return min(parse_size(release_threshold), CAPACITY_MAX)
+
+
+def _recording(trace, stacks):
+    """Return the path and the depth of stacks that are asked for."""
+    if trace is None and stacks is False:
+        return None, 0
+    from cuda_pool._tracing import tracing_arguments        # which needs this module
+    return tracing_arguments(trace, stacks)
 
 
 def _require_supported(**arguments):

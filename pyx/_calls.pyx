@@ -3,7 +3,8 @@
 from cuda_pool._front cimport (
     front_alloc, front_alloc_on, front_free, front_free_async, front_free_async_on, front_place)
 from cuda_pool._pool cimport (
-    serve, serve_on, take_back, take_back_async, take_back_async_on, try_serve, try_take_back, try_take_back_async)
+    serve, serve_on, serve_unnoted, take_back, take_back_async, take_back_async_on, take_back_async_unnoted, try_serve,
+    try_take_back, try_take_back_async, try_take_back_async_unnoted)
 from cuda_pool._status cimport STATUS_OK
 
 
@@ -51,3 +52,18 @@ cdef int pool_try_free_async_as(pool_t* pool, void* ptr, const stream_ref_t* str
     if front_free_async(pool, ptr, stream):
         return STATUS_OK
     return try_take_back_async(pool, front_place(pool), ptr, stream)
+
+
+# Without a note
+
+cdef int pool_alloc_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                            void** ptr) noexcept nogil:
+    return serve_unnoted(pool, front_place(pool), nbytes, alignment, stream, ptr)
+
+
+cdef int pool_free_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    return take_back_async_unnoted(pool, front_place(pool), ptr, stream)
+
+
+cdef int pool_try_free_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    return try_take_back_async_unnoted(pool, front_place(pool), ptr, stream)

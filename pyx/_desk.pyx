@@ -20,7 +20,7 @@ cdef bint desk_alloc(pool_t* pool, seat_t* seat, cache_t* cache, size_t nbytes, 
     cdef bin_t* bin
     if nbytes - 1 < cache.table_max:
         bin = slot_bin(cache, nbytes)
-        return (bin.count == 0 and cache_refill(pool, seat, cache, <int>(bin - &cache.bin[0]))
+        return ((bin.count != 0 or cache_refill(pool, seat, cache, <int>(bin - &cache.bin[0])))
                 and bin_take(pool, seat, bin, nbytes, alignment, ptr))
     return (cache.slab_max < nbytes <= <size_t>1 << BLOCK_SHIFT_MOST
             and take_block(pool, seat, cache, nbytes, alignment, ptr))

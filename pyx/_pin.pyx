@@ -4,12 +4,12 @@ A block is moved only by a holder of `slow` (see _defrag), and only while nobody
 the move waits for `slow`, and holds it up for one step at most.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 from cuda_pool._behind cimport get_behind_or_wait
 from cuda_pool._bits cimport is_power_of_two
-from cuda_pool._calls cimport pool_alloc_as, pool_free_async_as, pool_try_free_async_as
+from cuda_pool._calls cimport pool_alloc_unnoted, pool_free_async_unnoted, pool_try_free_async_unnoted
 from cuda_pool._defrag cimport defrag_if_due, defrag_is_due, defrag_note
 from cuda_pool._held cimport owners_add, owners_t
 from cuda_pool._lock cimport lock_release
@@ -24,6 +24,11 @@ from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK,
     STATUS_OUT_OF_MEMORY, STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
+from cuda_pool._ring cimport note_t
+from cuda_pool._traced cimport (
+    MOVABLE_KEY, traced_enter, traced_held_stack, traced_made, traced_open, traced_settle, traced_stack,
+    traced_try_enter)
+from cuda_pool._tracer cimport STREAM_OF_BLOCK, tracer_t
 from cuda_pool._uses cimport use_t, uses_of
 
 
@@ -31,6 +36,34 @@ from cuda_pool._uses cimport use_t, uses_of
 
 cdef int pin_try_make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                       uint32_t* handle) noexcept nogil:
+    cdef uint32_t stack = traced_stack(pool)
+    cdef tracer_t* tracer
+    cdef int status
+    handle[0] = NO_MOVABLE
+    if not traced_try_enter(pool, &tracer):
+        return STATUS_WOULD_WAIT
+    status = try_make(pool, nbytes, alignment, stream, handle)
+    traced_made(tracer, status, key_of(handle[0]), nbytes, stream.handle, stack)
+    return status
+
+
+cdef int pin_make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                  uint32_t* handle) noexcept nogil:
+    cdef tracer_t* tracer
+    cdef int status
+    traced_enter(pool, &tracer)
+    status = make(pool, nbytes, alignment, stream, handle)
+    traced_made(tracer, status, key_of(handle[0]), nbytes, stream.handle, traced_held_stack())
+    return status
+
+
+cdef inline uint64_t key_of(uint32_t handle) noexcept nogil:
+    """What a recording knows a block by whose address may change."""
+    return MOVABLE_KEY + handle if handle != NO_MOVABLE else 0
+
+
+cdef int try_make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                  uint32_t* handle) noexcept nogil:
     cdef int status
     handle[0] = NO_MOVABLE
     if not is_power_of_two(alignment):
@@ -88,20 +121,20 @@ cdef void settle_in(pool_t* pool, uint32_t handle, void* ptr) noexcept nogil:
     segment_mark_movable(&pool.segment, &place, handle, record.nbytes)
 
 
-cdef int pin_make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                  uint32_t* handle) noexcept nogil:
+cdef int make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+              uint32_t* handle) noexcept nogil:
     cdef stream_ref_t home
     cdef void* ptr = NULL
     cdef int status
     defrag_if_due(pool)
-    status = pin_try_make(pool, nbytes, alignment, stream, handle)
+    status = try_make(pool, nbytes, alignment, stream, handle)
     if status != STATUS_WOULD_WAIT:
         return status
     status = find_home(pool, stream, nbytes, alignment, handle, &home)
     if status != STATUS_OK:
         return status
     # More than a slot holds: a slot cannot be moved.
-    status = pool_alloc_as(pool, max(nbytes, pool.segment.slabs.max + 1), alignment, &home, &ptr)
+    status = pool_alloc_unnoted(pool, max(nbytes, pool.segment.slabs.max + 1), alignment, &home, &ptr)
     if enter_lock(pool) != STATUS_OK:
         handle[0] = NO_MOVABLE
         return status if status != STATUS_OK else STATUS_CLOSED
@@ -144,15 +177,53 @@ cdef int find_home(pool_t* pool, const stream_ref_t* stream, size_t nbytes, size
 # Freeing
 
 cdef int pin_try_free(pool_t* pool, uint32_t handle) noexcept nogil:
+    cdef tracer_t* tracer
+    cdef note_t* note
+    cdef int status
+    if not traced_try_enter(pool, &tracer):
+        return STATUS_WOULD_WAIT
+    note = traced_open(tracer, key_of(handle), STREAM_OF_BLOCK)
+    status = try_leave(pool, handle)
+    traced_settle(note, status)
+    return status
+
+
+cdef int pin_free(pool_t* pool, uint32_t handle) noexcept nogil:
+    """It may wait for the driver, so its note is written beforehand, like that of any such free."""
+    cdef tracer_t* tracer
+    cdef int status
+    traced_enter(pool, &tracer)
+    traced_settle(traced_open(tracer, key_of(handle), STREAM_OF_BLOCK), STATUS_OK)
+    status = leave_waiting(pool, handle)
+    if status != STATUS_OK and tracer != NULL:
+        note_kept(pool, handle)
+    return status
+
+
+cdef void note_kept(pool_t* pool, uint32_t handle) noexcept nogil:
+    cdef const movable_t* record
+    cdef tracer_t* tracer
+    cdef size_t nbytes = 0
+    if enter_lock(pool) != STATUS_OK:
+        return
+    record = movables_find(&pool.movables, handle)
+    if record != NULL:
+        nbytes = record.nbytes
+    leave_lock(pool)
+    traced_enter(pool, &tracer)
+    traced_made(tracer, STATUS_OK, key_of(handle) if record != NULL else 0, nbytes, NULL, 0)
+
+
+cdef int try_leave(pool_t* pool, uint32_t handle) noexcept nogil:
     cdef stream_ref_t home
     cdef void* ptr = NULL
     cdef int status = begin_leaving(pool, handle, &ptr, &home)
     if status != STATUS_OK or ptr == NULL:
         return status
-    return end_leaving(pool, handle, pool_try_free_async_as(pool, ptr, &home))
+    return end_leaving(pool, handle, pool_try_free_async_unnoted(pool, ptr, &home))
 
 
-cdef int pin_free(pool_t* pool, uint32_t handle) noexcept nogil:
+cdef int leave_waiting(pool_t* pool, uint32_t handle) noexcept nogil:
     cdef stream_ref_t home
     cdef void* ptr = NULL
     cdef int status = begin_leaving(pool, handle, &ptr, &home)
@@ -163,7 +234,7 @@ cdef int pin_free(pool_t* pool, uint32_t handle) noexcept nogil:
             lock_release(&pool.slow)
     if status != STATUS_OK or ptr == NULL:
         return status
-    return end_leaving(pool, handle, pool_free_async_as(pool, ptr, &home))
+    return end_leaving(pool, handle, pool_free_async_unnoted(pool, ptr, &home))
 
 
 cdef int begin_leaving(pool_t* pool, uint32_t handle, void** ptr, stream_ref_t* home) noexcept nogil:

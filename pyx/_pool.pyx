@@ -25,7 +25,8 @@ from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._locks cimport (
-    enter, enter_all, enter_heaps, enter_lock, heaps_acquire, leave, leave_all, leave_lock, wants_locks)
+    enter, enter_all, enter_heaps, enter_lock, heaps_acquire, leave, leave_all, leave_lock, seat_key,
+    wants_locks)
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport movables_destroy, movables_init
 from cuda_pool._order cimport (
@@ -54,6 +55,9 @@ from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_STREAMS, STATUS_WOULD_WAIT)
 from cuda_pool._tally cimport tally_t
+from cuda_pool._traced cimport (
+    is_traced, traced_alloc, traced_free, traced_free_async, traced_try_alloc, traced_try_free, traced_try_free_async)
+from cuda_pool._tracer cimport tracer_destroy
 from cuda_pool._uses cimport uses_destroy
 
 cdef enum:
@@ -167,6 +171,8 @@ cdef void pool_destroy(pool_t* pool) noexcept nogil:
     seats_close(pool)
     segment_destroy(&pool.segment)
     regions_destroy(&pool.regions)
+    tracer_destroy(pool.tracer_kept)
+    pool.tracer_kept = NULL
     pool.heaps = NULL
 
 
@@ -324,22 +330,54 @@ cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment,
 
 cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                void** ptr) noexcept nogil:
-    cdef int status = try_serve(pool, place, nbytes, alignment, stream, ptr)
+    cdef int status
+    ptr[0] = NULL
+    if not is_power_of_two(alignment):
+        return STATUS_BAD_ALIGNMENT
+    if alloc_with(pool, sit_down(pool, place, pool), nbytes, alignment, stream, ptr):
+        return STATUS_OK
+    if is_traced(pool):
+        return traced_alloc(pool, place, nbytes, alignment, stream, ptr)
+    status = try_serve_without(pool, place, nbytes, alignment, stream, ptr)
     return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
 
 
 cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                    void** ptr) noexcept nogil:
     """Serve a request at the thread's seat after all, or else with the locks that it takes."""
-    cdef owner_t owner
-    cdef int status
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_at_seat(pool, place, nbytes, alignment, stream, ptr):
+    if alloc_with(pool, sit_down(pool, place, pool), nbytes, alignment, stream, ptr):
         return STATUS_OK
+    if is_traced(pool):
+        return traced_try_alloc(pool, place, nbytes, alignment, stream, ptr)
+    return try_serve_without(pool, place, nbytes, alignment, stream, ptr)
+
+
+cdef int serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                       void** ptr) noexcept nogil:
+    cdef int status = try_serve_unnoted(pool, place, nbytes, alignment, stream, ptr)
+    return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
+
+
+cdef int try_serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                           void** ptr) noexcept nogil:
+    ptr[0] = NULL
+    if not is_power_of_two(alignment):
+        return STATUS_BAD_ALIGNMENT
+    if alloc_with(pool, sit_down(pool, place, seat_key(pool)), nbytes, alignment, stream, ptr):
+        return STATUS_OK
+    return try_serve_without(pool, place, nbytes, alignment, stream, ptr)
+
+
+cdef int try_serve_without(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                           void** ptr) noexcept nogil:
+    """The same where the seat does not serve it: with a cache for the stream, or with locks."""
+    cdef owner_t owner
+    cdef int status
     if (may_join(pool, nbytes) and join_stream(pool, place, stream)
-            and alloc_at_seat(pool, place, nbytes, alignment, stream, ptr)):
+            and alloc_with(pool, sit_down(pool, place, seat_key(pool)), nbytes, alignment, stream, ptr)):
         return STATUS_OK
     if try_alloc_large(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
@@ -356,15 +394,17 @@ cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment
     return status
 
 
-cdef seat_t* sit_down(pool_t* pool, seat_t** place) noexcept nogil:
+cdef seat_t* sit_down(pool_t* pool, seat_t** place, const void* key) noexcept nogil:
     """Wait for whoever has stopped the seat, if that will not be long: two threads that each went on with all locks
     instead would stop each other for ever. Once, for a thread that is stopped again has to get on as well.
+
+    The key is the pool for a call that leaves no note: while calls are recorded it does not open the gate.
     """
-    cdef seat_t* seat = seat_enter(place[0], pool)
+    cdef seat_t* seat = seat_enter(place[0], key)
     if seat == NULL and is_waiting(pool, place[0]):
         lock_acquire(&pool.lock)
         lock_release(&pool.lock)
-        seat = seat_enter(place[0], pool)
+        seat = seat_enter(place[0], key)
     return seat
 
 
@@ -372,9 +412,8 @@ cdef inline bint is_waiting(const pool_t* pool, seat_t* seat) noexcept nogil:
     return (seat != NULL and get_pointer(<void* const*>&seat.pool) == pool and load_u32(&seat.stopped) == SEAT_WAITS)
 
 
-cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                        void** ptr) noexcept nogil:
-    cdef seat_t* seat = sit_down(pool, place)
+cdef bint alloc_with(pool_t* pool, seat_t* seat, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                     void** ptr) noexcept nogil:
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -385,9 +424,8 @@ cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alig
     return done
 
 
-cdef bint free_at_seat(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a block for anyone, or, where a stream is given, in its order."""
-    cdef seat_t* seat = sit_down(pool, place)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -435,7 +473,18 @@ cdef bint try_alloc_slab(pool_t* pool, size_t nbytes, size_t alignment, const st
 
 
 cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    cdef int status = try_take_back(pool, place, ptr)
+    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, NULL):
+        return finish_free(pool, ptr, STATUS_OK)
+    if is_traced(pool):
+        return traced_free(pool, place, ptr)
+    return finish_free(pool, ptr, try_take_back_without(pool, place, ptr))
+
+
+cdef int take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+    return finish_free(pool, ptr, try_take_back_unnoted(pool, place, ptr))
+
+
+cdef inline int finish_free(pool_t* pool, void* ptr, int status) noexcept nogil:
     if status == STATUS_WOULD_WAIT:
         status = free_scrubbing(pool, ptr)
     if get_flag(&pool.release_due):
@@ -461,11 +510,22 @@ cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    if ptr == NULL or free_at_seat(pool, place, ptr, NULL):
+    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, NULL):
         return STATUS_OK
+    return traced_try_free(pool, place, ptr) if is_traced(pool) else try_take_back_without(pool, place, ptr)
+
+
+cdef int try_take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, NULL):
+        return STATUS_OK
+    return try_take_back_without(pool, place, ptr)
+
+
+cdef int try_take_back_without(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+    """The same where the seat does not take it: with a cache that it fits in, or with locks."""
     if pool.scrub:
         return STATUS_WOULD_WAIT
-    if join_for(pool, place, ptr) and free_at_seat(pool, place, ptr, NULL):
+    if join_for(pool, place, ptr) and free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, NULL):
         return STATUS_OK
     return free_with_locks(pool, ptr)
 
@@ -502,7 +562,18 @@ cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_
 
 
 cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef int status = try_take_back_async(pool, place, ptr, stream)
+    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, stream):
+        return finish_free_async(pool, ptr, stream, STATUS_OK)
+    if is_traced(pool):
+        return traced_free_async(pool, place, ptr, stream)
+    return finish_free_async(pool, ptr, stream, try_take_back_async_without(pool, place, ptr, stream))
+
+
+cdef int take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    return finish_free_async(pool, ptr, stream, try_take_back_async_unnoted(pool, place, ptr, stream))
+
+
+cdef inline int finish_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream, int status) noexcept nogil:
     if status == STATUS_WOULD_WAIT:
         status = free_async_slowly(pool, ptr, stream)
     if get_flag(&pool.release_due):
@@ -511,9 +582,24 @@ cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_r
 
 
 cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_at_seat(pool, place, ptr, stream):
+    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, stream):
         return STATUS_OK
-    if may_join(pool, 1) and join_stream(pool, place, stream) and free_at_seat(pool, place, ptr, stream):
+    if is_traced(pool):
+        return traced_try_free_async(pool, place, ptr, stream)
+    return try_take_back_async_without(pool, place, ptr, stream)
+
+
+cdef int try_take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr,
+                                     const stream_ref_t* stream) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, stream):
+        return STATUS_OK
+    return try_take_back_async_without(pool, place, ptr, stream)
+
+
+cdef int try_take_back_async_without(pool_t* pool, seat_t** place, void* ptr,
+                                     const stream_ref_t* stream) noexcept nogil:
+    if (may_join(pool, 1) and join_stream(pool, place, stream)
+            and free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, stream)):
         return STATUS_OK
     return free_async_with_locks(pool, ptr, stream)
 

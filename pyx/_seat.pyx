@@ -192,10 +192,10 @@ cdef inline void seat_wait(seat_t* seat) noexcept nogil:
             sched_yield()
 
 
-cdef void seats_go(seat_t* seat, bint stopped) noexcept nogil:
+cdef void seats_go(seat_t* seat, void* key) noexcept nogil:
     while seat != NULL:
-        store_u32(&seat.stopped, SEAT_STAYS if stopped else SEAT_GOES)
-        set_pointer(&seat.gate, NULL if stopped else seat.pool)
+        store_u32(&seat.stopped, SEAT_STAYS if key == NULL else SEAT_GOES)
+        set_pointer(&seat.gate, key)
         if BUSY_IS_A_LOCK:
             lock_clear(&seat.busy)
         seat = seat.next

@@ -24,6 +24,7 @@ from cuda_pool._held cimport (
     NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
     owners_allowed, owners_has, owners_t)
 from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
+from cuda_pool._ledger cimport account_t, ledger_close, ledger_destroy, ledger_find, ledger_open, ledger_t
 from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._mid cimport (
     MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
@@ -719,6 +720,37 @@ cdef class Helds:
 
     def check(self):
         assert_valid(helds_check(&self.helds))
+
+
+cdef class Ledger:
+
+    cdef ledger_t ledger
+
+    def __dealloc__(self):
+        ledger_destroy(&self.ledger)
+
+    def open(self, uint64_t key, uint64_t ident):
+        ledger_open(&self.ledger, key).id = ident
+
+    def find(self, uint64_t key):
+        cdef const account_t* account = ledger_find(&self.ledger, key)
+        return None if account == NULL else account.id
+
+    def close(self, uint64_t key):
+        ledger_close(&self.ledger, ledger_find(&self.ledger, key))
+
+    @property
+    def room(self):
+        return self.ledger.room
+
+    @property
+    def keys(self):
+        """The key at each place, or 0."""
+        return [self.ledger.account[at].key for at in range(self.ledger.room)]
+
+    @property
+    def count(self):
+        return self.ledger.count
 
 
 cdef class Order:

@@ -239,7 +239,7 @@ def test_a_fraction_is_one_of_the_free_memory(make_device):
 
 @pytest.mark.parametrize("settings", [
     {"backing": "paper"}, {"backing": None}, {"growth": "doubling"}, {"max_capacity": "1GiB"},
-    {"release_threshold": "1MiB"}, {"profile": "p.json"}, {"trace": "t.csv"}, {"min_block": 3000}, {"min_block": 128},
+    {"release_threshold": "1MiB"}, {"profile": "p.json"}, {"stacks": True}, {"min_block": 3000}, {"min_block": 128},
     {"slab_max": "2GiB"}, {"slab_max": -1}, {"mid_max": "x"}, {"size_classes": []}, {"size_classes": 100},
     {"size_classes": [0]}, {"size_classes": [256], "slab_max": 1024}])
 def test_setting_that_is_not_accepted(make_device, settings):
@@ -249,7 +249,7 @@ def test_setting_that_is_not_accepted(make_device, settings):
     assert device.calls["cudaMalloc"] == 0
 
 
-@pytest.mark.parametrize("name", ["backing", "growth", "trace"])
+@pytest.mark.parametrize("name", ["backing", "growth"])
 @pytest.mark.parametrize("value", [np.array([1, 2]), np.array(["malloc"]), 10**5000], ids=["ints", "texts", "huge"])
 def test_setting_that_is_of_another_type(make_device, name, value):
     with pytest.raises(ValueError, match=f"{name}=.* is not supported: this version accepts "):

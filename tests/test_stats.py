@@ -89,3 +89,31 @@ def test_a_driver_that_fails_to_answer(make_device):
     with pytest.raises(cp.CudaError, match="cudaMemGetInfo"):
         pool.stats()
     pool.stats()
+
+
+def test_difference(make_device):
+    """What a step of a program did: ``later - earlier``."""
+    pool = cp.Pool("1MiB", device=make_device("64MiB"))
+    kept = pool.alloc(1000)
+    before = pool.stats()
+    pool.alloc(70_000)
+    pool.free(kept)
+    with pytest.raises(cp.OutOfMemoryError):
+        pool.alloc("1GiB")
+    after = pool.stats()
+    delta = after - before
+    assert isinstance(delta, cp.StatsDelta)
+    assert (delta.alloc_count, delta.free_count, delta.oom_count) == (1, 1, 1)
+    assert (delta.requested, delta.requested_high) == (69_000, 70_000)
+    assert delta.used == -delta.free == after.used - before.used
+    assert (delta.slab.blocks, delta.mid.blocks + delta.buddy.blocks, delta.slab.requested) == (-1, 1, -1000)
+    assert (before - before).upstream_calls == {} and set(delta.upstream_calls) <= {"cudaMemGetInfo", "cudaSetDevice"}
+    assert delta.upstream_calls["cudaMemGetInfo"] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        delta.used = 1
+    for other in (None, 3, delta, before.slab):
+        with pytest.raises(TypeError):
+            after - other
+    with pytest.raises(TypeError):
+        after.slab - 1
+    pool.close()

@@ -1,6 +1,6 @@
 """Print what a pair of allocation and free costs on the host: the pool, its tiers, libc's malloc and an empty loop.
 
-    python tools/bench.py [WORKLOAD ...] [--pairs N] [--rounds N] [--instructions] [--debug] [--good-fit]
+    python tools/bench.py [WORKLOAD ...] [--pairs N] [--rounds N] [--instructions] [--debug] [--good-fit] [--record]
 
 Everything runs on the simulated device, without touching the memory; what is compared is timed in turn, in one run.
 --instructions counts them too, with `perf stat` where the processor's counters can be read and with valgrind otherwise.
@@ -32,7 +32,7 @@ def main():
     arguments = parse_arguments()
     settings.GOOD_FIT = arguments.good_fit
     if arguments.play:
-        return play(*arguments.play, arguments.debug)
+        return play(*arguments.play, arguments)
     counter = find_counter() if arguments.instructions else None
     counted = f"; instructions by {counter}" if counter else ""
     print(f"nanoseconds per pair, median of {arguments.rounds} rounds{counted}")
@@ -51,6 +51,7 @@ def parse_arguments():
     parser.add_argument("--instructions", action="store_true", help="count instructions (takes minutes)")
     parser.add_argument("--debug", action="store_true", help="a pool with debug=True")
     parser.add_argument("--good-fit", action="store_true", help="a mid tier that takes the first block of the next bin")
+    parser.add_argument("--record", action="store_true", help="a pool that is recorded")
     parser.add_argument("--play", nargs=3, help=argparse.SUPPRESS)      # what the counted processes do
     arguments = parser.parse_args()
     unknown = set(arguments.workloads).difference(_bench.WORKLOADS)
@@ -59,20 +60,21 @@ def parse_arguments():
     return arguments
 
 
-def open_pool(debug):
-    return cp.Pool(CAPACITY, device=cp.sim.Device(CAPACITY), debug=debug)
+def open_pool(arguments):
+    trace = os.devnull if arguments.record else None        # its rows go to a temporary file
+    return cp.Pool(CAPACITY, device=cp.sim.Device(CAPACITY), debug=arguments.debug, trace=trace)
 
 
-def make_loop(kind, name, pairs, debug):
+def make_loop(kind, name, pairs, arguments):
     work = _bench.Workload.named(name, pairs)
     if kind == "pool":
-        return _bench.PoolLoop(work, open_pool(debug))
+        return _bench.PoolLoop(work, open_pool(arguments))
     return LOOPS[kind](work)
 
 
 def print_workload(name, arguments, counter):
     kinds = ("pool", "malloc", TIERS[name], "empty")
-    loops = [make_loop(kind, name, arguments.pairs, arguments.debug) for kind in kinds]
+    loops = [make_loop(kind, name, arguments.pairs, arguments) for kind in kinds]
     times = dict(zip(kinds, _bench.compare(loops, arguments.rounds)))
     for kind in kinds:
         line = f"{name:<10}{kind:<8}{times[kind]:>10.1f}{times[kind] / times['malloc']:>10.3f}"
@@ -82,7 +84,7 @@ def print_workload(name, arguments, counter):
 
 
 def print_calls(arguments):
-    with open_pool(arguments.debug) as pool:
+    with open_pool(arguments) as pool:
         pair, one, none = _bench.compare_calls(pool)
     print("\nfrom Python, nanoseconds per pair")
     print(f"pool.alloc(512); pool.free(ptr)        {pair:8.1f}")
@@ -100,7 +102,7 @@ def find_counter():
 
 def options_of(arguments):
     """Return the options that change the pool, for another process."""
-    return ["--debug"] * arguments.debug + ["--good-fit"] * arguments.good_fit
+    return ["--debug"] * arguments.debug + ["--good-fit"] * arguments.good_fit + ["--record"] * arguments.record
 
 
 def instructions(counter, kind, name, options):
@@ -118,8 +120,8 @@ def run(command):
                           env={**os.environ, "PYTHONHASHSEED": "0"}).stderr
 
 
-def play(kind, name, rounds, debug):
-    loop = make_loop(kind, name, COUNTED_PAIRS, debug)
+def play(kind, name, rounds, arguments):
+    loop = make_loop(kind, name, COUNTED_PAIRS, arguments)
     for _ in range(int(rounds)):
         loop.run()
 
