@@ -13,6 +13,7 @@ from .defrag import DefragReport, FreeSpace
 from .errors import (
     CudaError, DeviceUnavailableError, InvalidPointerError, OutOfMemoryError, ProfileError, SnapshotError,
     TraceError)
+from .events import PoolEvent
 from .leaks import Leaks
 from .profile import Profile
 from .sizes import format_size, parse_size
@@ -26,6 +27,6 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
 
 __all__ = [
     "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Leaks", "Movable",
-    "OutOfMemoryError", "Pool", "PoolStats", "Profile", "ProfileError", "Snapshot", "SnapshotError", "StatsDelta", "TierStats",
+    "OutOfMemoryError", "Pool", "PoolEvent", "PoolStats", "Profile", "ProfileError", "Snapshot", "SnapshotError", "StatsDelta", "TierStats",
     "TraceError", "Tracing", "capi", "format_size", "get_include", "parse_size", "record", "release_memory", "sim",
 ]

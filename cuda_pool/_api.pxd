@@ -1,6 +1,7 @@
 """The Python class Pool."""
 
 from cuda_pool._driver cimport Device
+from cuda_pool._movable cimport Movable
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._state cimport pool_t
 from cuda_pool._stream cimport Streams
@@ -17,6 +18,7 @@ cdef class Pool:
     cdef stream_ref_t legacy        # the default stream
     cdef bint initialised           # or being initialised
     cdef tuple callbacks            # of on_pressure()
+    cdef tuple watchers             # of on_event(): (callback, whether it wants phases)
     cdef object recording           # of the trace that it was made with, or None
     cdef dict __dict__
     cdef object __weakref__
@@ -28,4 +30,8 @@ cdef class Pool:
     cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1
     cdef int alloc_waiting(self, size_t size, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept
+    cdef int acquire(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
+                     void** ptr) except -1
+    cdef int make_slowly(self, int status, object nbytes, size_t alignment, const stream_ref_t* stream,
+                         Movable movable) except -1
     cdef bint relieve(self, size_t nbytes) except -1

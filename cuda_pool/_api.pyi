@@ -9,6 +9,7 @@ from ._driver import Device
 from ._movable import Movable
 from ._tracing import Tracing
 from .defrag import DefragReport
+from .events import PoolEvent
 from .leaks import Leaks
 from .profile import Profile
 from .settings import Settings
@@ -22,6 +23,7 @@ class _CudaStream(Protocol):
 _Path: TypeAlias = str | PathLike[str]
 _Size: TypeAlias = SupportsIndex | str
 _Stream: TypeAlias = SupportsIndex | _CudaStream
+_Watcher = TypeVar("_Watcher", bound=Callable[[PoolEvent], object])
 _Callback = TypeVar("_Callback", bound=Callable[[int], object])
 
 ALIGNMENT: int
@@ -61,6 +63,8 @@ class Pool:
     def trim(self, keep: _Size = 0) -> int: ...
     def on_pressure(self, callback: _Callback) -> _Callback: ...
     def off_pressure(self, callback: Callable[[int], object]) -> None: ...
+    def on_event(self, callback: _Watcher, *, phases: bool = False) -> _Watcher: ...
+    def off_event(self, callback: Callable[[PoolEvent], object]) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
     @property

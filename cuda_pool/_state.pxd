@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from cuda_pool._claim cimport claim_t
 from cuda_pool._driver cimport cudaEvent_t, driver_t
+from cuda_pool._happenings cimport happenings_t
 from cuda_pool._heap cimport heap_t
 from cuda_pool._held cimport helds_t
 from cuda_pool._learn cimport learn_t
@@ -154,6 +155,7 @@ ctypedef struct pool_t:
     size_t upstream[UPSTREAM_CALLS]
     tracer_t* tracer                # while the pool's calls are recorded, else NULL: written with all locks held
     tracer_t* tracer_kept           # that of the last recording: a call that is late may look at it
+    happenings_t happenings
 
 cdef const unsigned* fork_counter() noexcept nogil
 

@@ -143,7 +143,7 @@ cdef class Pool:
         pool_init(self.state)
         self.streams = Streams.__new__(Streams)
         self.streams.pool = self.state
-        self.callbacks = ()
+        self.callbacks = self.watchers = ()
 
     def __init__(self, capacity=DEFAULT_CAPACITY, device=0, backing="malloc", growth="static", max_capacity=None,
                  slab_max=None, mid_max=None, min_block=None, size_classes=None, headroom=0.15, profile=None,
@@ -456,19 +456,9 @@ cdef class Pool:
             align = any_alignment(alignment)
         cdef Movable movable = movable_wrap(self, self.state, self.streams, size, stream)
         status = pin_try_make(self.state, size, align, &on, &movable.record)
-        if status == STATUS_WOULD_WAIT:
-            self.streams.ask()
-            traced_hold_stack(self.state)
-            with nogil:
-                status = pin_make(self.state, size, align, &on, &movable.record)
-            traced_drop_stack()
-            self.streams.distrust()
-        if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
-            pool_excuse(self.state)
-            with nogil:
-                status = pin_make(self.state, size, align, &on, &movable.record)
         if status != STATUS_OK:
-            status_raise(self.state, status, parse_size(nbytes), 0)
+            with _watched(self, "alloc", nbytes):
+                self.make_slowly(status, nbytes, align, &on, movable)
         movable.freed = False
         return movable
 
@@ -497,8 +487,9 @@ cdef class Pool:
         cdef int status
         started = perf_counter()
         self.streams.ask()
-        with nogil:
-            status = defrag_by_hand(self.state, &report)
+        with _watched(self, "defragment", 0):
+            with nogil:
+                status = defrag_by_hand(self.state, &report)
         self.streams.distrust()
         status_raise(self.state, status, 0, 0)
         return DefragReport(
@@ -643,8 +634,9 @@ cdef class Pool:
         cdef size_t least = any_size(keep), returned = 0
         cdef int status
         self.streams.ask()
-        with nogil:
-            status = pool_trim(self.state, least, &returned)
+        with _watched(self, "trim", least):
+            with nogil:
+                status = pool_trim(self.state, least, &returned)
         self.streams.distrust()
         status_raise(self.state, status, 0, 0)
         return returned
@@ -690,6 +682,49 @@ cdef class Pool:
             raise ValueError(f"this callback is not registered: {shown(callback)}")
         callbacks.remove(callback)
         self.callbacks = tuple(callbacks)
+
+    def on_event(self, callback, *, phases=False):
+        """Let a function be called when something happens to the pool that is worth knowing.
+
+        That is when it grows, gives memory back, cannot serve an allocation, or is defragmented. The function is called
+        without any lock of the pool, and may use it; what it does to the pool itself is not told again. What it raises
+        goes to ``sys.unraisablehook``. After a method of Python it is called by the same thread, before the method
+        returns. What C code does, which takes no GIL, and what a free does by itself, is told by a thread of the
+        package soon after. Up to 64 events are kept for that.
+
+        Parameters
+        ----------
+        callback : callable
+            Takes a ``PoolEvent``. What it returns does not matter.
+        phases : bool, default False
+            Also call it at the begin and the end of methods of Python that take long: an allocation that a free block
+            in reach did not serve, ``trim`` and ``defragment``; in the thread that does it.
+
+        Returns
+        -------
+        callable
+            `callback`, so that this can be a decorator.
+
+        Raises
+        ------
+        TypeError
+            `callback` cannot be called.
+        """
+        from cuda_pool._events import register          # which needs this module
+        register(self, callback, phases)
+        return callback
+
+    def off_event(self, callback):
+        """Take back one ``on_event`` of a function.
+
+        Raises
+        ------
+        ValueError
+            The function is not registered.
+        """
+        from cuda_pool._events import unregister        # which needs this module
+        unregister(self, callback)
+
     def check(self):
         """Assert every invariant of the pool.
 
@@ -795,6 +830,13 @@ cdef class Pool:
     cdef int acquire_slowly(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
                             void** ptr) except -1:
         """The rest of an allocation where the fast path did not end in a block."""
+        if not self.watchers:
+            return self.acquire(status, nbytes, size, alignment, stream, ptr)
+        with _watched(self, "alloc", nbytes):
+            return self.acquire(status, nbytes, size, alignment, stream, ptr)
+
+    cdef int acquire(self, int status, object nbytes, size_t size, size_t alignment, const stream_ref_t* stream,
+                     void** ptr) except -1:
         if status == STATUS_WOULD_WAIT:
             self.streams.ask()
             status = self.alloc_waiting(size, alignment, stream, ptr)
@@ -814,6 +856,25 @@ cdef class Pool:
         traced_drop_stack()
         return status
 
+    cdef int make_slowly(self, int status, object nbytes, size_t alignment, const stream_ref_t* stream,
+                         Movable movable) except -1:
+        """The same for a movable block."""
+        cdef size_t size = movable.nbytes
+        if status == STATUS_WOULD_WAIT:
+            self.streams.ask()
+            traced_hold_stack(self.state)
+            with nogil:
+                status = pin_make(self.state, size, alignment, stream, &movable.record)
+            traced_drop_stack()
+            self.streams.distrust()
+        if status == STATUS_OUT_OF_MEMORY and self.relieve(size):
+            pool_excuse(self.state)
+            with nogil:
+                status = pin_make(self.state, size, alignment, stream, &movable.record)
+        if status != STATUS_OK:
+            status_raise(self.state, status, parse_size(nbytes), 0)
+        return 0
+
     cdef bint relieve(self, size_t nbytes) except -1:
         """Let whoever can free something do so; whether it is worth another try."""
         cdef bint grows = self.state.grows and nbytes <= self.state.capacity
@@ -828,6 +889,26 @@ cdef class Pool:
         finally:
             in_relief.busy = False
         return returned != 0 or len(callbacks) != 0
+
+
+class _watched:
+    """A call that may take long: whoever watches the pool is told of it, and of what it did."""
+
+    def __init__(self, pool, kind, nbytes):
+        self.pool = pool if (<Pool>pool).watchers else None
+        self.kind = kind
+        self.nbytes = nbytes
+
+    def __enter__(self):
+        if self.pool is not None:
+            from cuda_pool._events import started       # which needs this module
+            self.nbytes = parse_size(self.nbytes)
+            self.before = started(self.pool, self.kind, self.nbytes)
+
+    def __exit__(self, kind, error, traceback):
+        if self.pool is not None:
+            from cuda_pool._events import finished
+            finished(self.pool, self.kind, self.nbytes, self.before, isinstance(error, OutOfMemoryError))
 
 
 cdef void let_go(object capsule) noexcept:
@@ -1055,6 +1136,9 @@ def _release(size_t wanted, Device device, Pool but):
         with nogil:
             status = pool_give_back(pool.state, wanted - total, &returned)
         total += returned
+        if pool.watchers:
+            from cuda_pool._events import deliver       # which needs this module
+            deliver(pool)
         if status & 0xFF == STATUS_CUDA:
             status_raise(pool.state, status, 0, 0)
     return total

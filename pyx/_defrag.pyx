@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from cuda_pool._bits cimport round_up
+from cuda_pool._happenings cimport HAPPENING_DEFRAGMENT, happenings_note
 from cuda_pool._layout cimport layout_read
 from cuda_pool._lock cimport LOCK_SPINS, cpu_pause, lock_acquire, lock_release, lock_try, sched_yield
 from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
@@ -57,7 +58,7 @@ cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
     report.completed = report.completed and status == STATUS_OK and not is_capturing(pool)
     if status == STATUS_OK:
         status = survey(pool, &report.after)
-    pass_end(pool)
+    pass_end(pool, report)
     return status
 
 
@@ -78,7 +79,7 @@ cdef void defrag_if_due(pool_t* pool) noexcept nogil:
         for round in range(ROUNDS):
             if move_blocks(pool, 0, False, &report) != STATUS_OK or report.completed:
                 break
-    pass_end(pool)
+    pass_end(pool, &report)
 
 
 cdef bint defrag_for(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil:
@@ -98,7 +99,7 @@ cdef bint defrag_for(pool_t* pool, size_t nbytes, size_t alignment) noexcept nog
     for round in range(ROUNDS):
         if move_blocks(pool, needed, True, &report) != STATUS_OK or report.completed:
             break
-    pass_end(pool)
+    pass_end(pool, &report)
     return report.moved_blocks != 0
 
 
@@ -136,7 +137,7 @@ cdef void pass_count(pool_t* pool) noexcept nogil:
     lock_release(&pool.lock)
 
 
-cdef void pass_end(pool_t* pool) noexcept nogil:
+cdef void pass_end(pool_t* pool, const defrag_report_t* report) noexcept nogil:
     cdef size_t blocks
     lock_acquire(&pool.lock)
     blocks = free_blocks(pool)
@@ -144,6 +145,7 @@ cdef void pass_end(pool_t* pool) noexcept nogil:
     pool.defrag.due = False
     lock_release(&pool.lock)
     lock_release(&pool.defrag.running)
+    happenings_note(&pool.happenings, HAPPENING_DEFRAGMENT, report.moved_bytes)
 
 
 cdef inline size_t free_blocks(const pool_t* pool) noexcept nogil:

@@ -11,6 +11,7 @@ from cuda_pool._ask cimport ask_is_open, ask_less, ask_mem_info, ask_more
 from cuda_pool._bits cimport round_up
 from cuda_pool._driver cimport cudaErrorMemoryAllocation
 from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
+from cuda_pool._happenings cimport HAPPENING_GROW, HAPPENING_TRIM, happenings_note
 from cuda_pool._locks cimport enter, enter_all, leave, leave_all
 from cuda_pool._mid cimport MID_UNIT, NO_MID
 from cuda_pool._order cimport STREAM_CAPTURE
@@ -191,6 +192,7 @@ cdef int grow(pool_t* pool, size_t size, owner_t owner, size_t nbytes, size_t al
     fault = add_region(pool, start, size)
     if fault == STATUS_OK:
         pool.grow_count += 1
+        happenings_note(&pool.happenings, HAPPENING_GROW, size)
         status[0] = serve_locked(pool, owner, nbytes, alignment, ptr)
     leave_all(pool)
     if fault != STATUS_OK:
@@ -299,6 +301,7 @@ cdef int trim_pages(pool_t* pool, size_t keep, size_t* returned) noexcept nogil:
         pool.trim_count += 1
         leave_all(pool)
         returned[0] += <size_t>gone << pool.segment.pages.shift
+        happenings_note(&pool.happenings, HAPPENING_TRIM, <size_t>gone << pool.segment.pages.shift)
     return fault
 
 
@@ -334,6 +337,7 @@ cdef bint give_one_back(pool_t* pool, size_t nbytes, choice_t choice, size_t* re
         note_reserved(pool)
         pool.trim_count += 1
         returned[0] += region.nbytes
+        happenings_note(&pool.happenings, HAPPENING_TRIM, region.nbytes)
     else:
         segment_reopen(&pool.segment, shut)
     leave_all(pool)

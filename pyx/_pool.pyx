@@ -20,6 +20,7 @@ from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver
 from cuda_pool._front cimport named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
+from cuda_pool._happenings cimport happenings_refuse
 from cuda_pool._held cimport helds_destroy, helds_init, owners_t
 from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
@@ -330,7 +331,6 @@ cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment,
 
 cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                void** ptr) noexcept nogil:
-    cdef int status
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
@@ -338,8 +338,17 @@ cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, co
         return STATUS_OK
     if is_traced(pool):
         return traced_alloc(pool, place, nbytes, alignment, stream, ptr)
-    status = try_serve_without(pool, place, nbytes, alignment, stream, ptr)
-    return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
+    return finish_alloc(pool, nbytes, alignment, stream, ptr,
+                        try_serve_without(pool, place, nbytes, alignment, stream, ptr))
+
+
+cdef int finish_alloc(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr,
+                      int status) noexcept nogil:
+    if status == STATUS_WOULD_WAIT:
+        status = alloc_slowly(pool, nbytes, alignment, stream, ptr)
+    if status == STATUS_OUT_OF_MEMORY:
+        happenings_refuse(&pool.happenings, nbytes)
+    return status
 
 
 cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
@@ -357,8 +366,8 @@ cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment
 
 cdef int serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                        void** ptr) noexcept nogil:
-    cdef int status = try_serve_unnoted(pool, place, nbytes, alignment, stream, ptr)
-    return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
+    return finish_alloc(pool, nbytes, alignment, stream, ptr,
+                        try_serve_unnoted(pool, place, nbytes, alignment, stream, ptr))
 
 
 cdef int try_serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,

@@ -12,6 +12,7 @@ from cuda_pool._ask cimport ask_begin_context, ask_count
 from cuda_pool._driver cimport (
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CUdeviceptr, CUmemAccessDesc, CUmemAllocationProp,
     CUmemGenericAllocationHandle, cudaErrorMemoryAllocation, device_enter_context, device_leave, memory_of)
+from cuda_pool._happenings cimport HAPPENING_GROW, happenings_note
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._locks cimport enter, enter_all, leave_all
 from cuda_pool._pages cimport (
@@ -59,9 +60,11 @@ cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignmen
     cdef pages_t* pages = &pool.segment.pages
     cdef paging_t paging
     cdef size_t offset = 0, used = 0
+    cdef size_t reserved
     cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
+    reserved = pool.reserved
     pages.limit = pages.most if may_grow else growth_limit(pool, nbytes)
     status = paging_begin(&pool.segment, owner, nbytes, alignment, &paging)
     leave_all(pool)
@@ -71,6 +74,7 @@ cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignmen
     enter_all(pool)
     if paging.creates != 0 and status == STATUS_OK:
         pool.grow_count += 1
+        happenings_note(&pool.happenings, HAPPENING_GROW, pool.reserved - min(pool.reserved, reserved))
     if status == STATUS_OK:
         status = paging_end(&pool.segment, owner, &paging, nbytes, &offset, &used)
     else:

@@ -1,0 +1,111 @@
+"""Tell functions of a program what happened to its pools."""
+
+import atexit
+import os
+import threading
+from weakref import WeakSet
+
+from cuda_pool._api cimport Pool
+from cuda_pool._happenings cimport (
+    HAPPENING_OOM, happening_t, happenings_attend, happenings_note, happenings_take, happenings_wait,
+    happenings_wake)
+from cuda_pool._relaxed cimport set_flag
+
+from cuda_pool.events import KINDS, PoolEvent
+from cuda_pool.sizes import shown
+
+cdef object watched = WeakSet()
+cdef object notifier = None         # the thread that tells what threads without the GIL did
+cdef object notifier_process = None
+cdef bint ending = False
+
+
+def register(Pool pool not None, callback, bint phases):
+    """Do what ``Pool.on_event`` says."""
+    if not callable(callback):
+        raise TypeError(f"a callback takes an event, got {shown(callback)}")
+    pool.watchers = (*pool.watchers, (callback, phases))
+    watched.add(pool)
+    set_flag(&pool.state.happenings.watched, True)
+    start_notifier()
+
+
+def unregister(Pool pool not None, callback):
+    """Do what ``Pool.off_event`` says."""
+    watchers = list(pool.watchers)
+    for at, (other, _) in enumerate(watchers):
+        if other == callback:
+            del watchers[at]
+            break
+    else:
+        raise ValueError(f"this callback is not registered: {shown(callback)}")
+    pool.watchers = tuple(watchers)
+    set_flag(&pool.state.happenings.watched, len(watchers) != 0)
+
+
+def started(Pool pool not None, kind, nbytes):
+    """Begin a call that may take long; what is to be given to `finished`."""
+    tell(pool, PoolEvent(kind, pool, nbytes, "begin"))
+    return happenings_attend(1)
+
+
+def finished(Pool pool not None, kind, nbytes, before, refused):
+    """End it, and tell what the thread did in it."""
+    if refused:
+        happenings_note(&pool.state.happenings, HAPPENING_OOM, min(nbytes, (1 << 64) - 1))
+    happenings_attend(before)
+    deliver(pool)
+    tell(pool, PoolEvent(kind, pool, nbytes, "end"))
+
+
+def deliver(Pool pool not None):
+    """Tell what happened so far, but for what another thread will tell."""
+    cdef happening_t taken
+    while happenings_take(&pool.state.happenings, &taken):
+        tell(pool, PoolEvent(KINDS[taken.kind], pool, taken.nbytes))
+
+
+cdef int tell(Pool pool, object event) except -1:
+    """Call every function; what they do to the pool is not told again."""
+    cdef int before = happenings_attend(-1)
+    if before < 0:
+        return 0
+    for callback, phases in pool.watchers:
+        if phases or event.phase is None:
+            call(callback, event)
+    happenings_attend(before)
+    return 0
+
+
+cdef void call(object callback, object event) noexcept:
+    """What it raises goes to sys.unraisablehook."""
+    callback(event)
+
+
+cdef int start_notifier() except -1:
+    global notifier, notifier_process
+    if notifier is None or notifier_process != os.getpid():     # a forked child has no other threads
+        notifier = threading.Thread(target=notify, name="cuda_pool events", daemon=True)
+        notifier_process = os.getpid()
+        notifier.start()
+    return 0
+
+
+def notify():
+    """Wait, without the GIL, for what threads did that do not take it."""
+    while not ending:
+        with nogil:
+            happenings_wait()
+        for pool in list(watched):
+            deliver(pool)
+
+
+def _end():
+    global ending
+    ending = True
+    if notifier is not None and notifier_process == os.getpid():
+        happenings_wake()
+        notifier.join()
+
+
+atexit.register(_end)
