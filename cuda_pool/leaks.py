@@ -78,7 +78,7 @@ class Leaks:
 
     Attributes
     ----------
-    groups : tuple of LeakGroup
+    groups : tuple of cuda_pool.leaks.LeakGroup
         The one with most bytes first; one group only where no stacks were recorded.
     nbytes : int
         Bytes that were asked for in all of them.

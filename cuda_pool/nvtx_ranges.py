@@ -19,7 +19,7 @@ class NvtxRanges:
 
     Parameters
     ----------
-    pool : Pool
+    pool : cuda_pool.Pool
         What is marked.
     name : str, default "pool"
         How it is called in the messages.

@@ -39,7 +39,7 @@ class PoolCollector:
 
     Parameters
     ----------
-    pools : mapping of str to Pool
+    pools : dict of str to cuda_pool.Pool
         By the value that the label ``pool`` is to have.
     """
 
