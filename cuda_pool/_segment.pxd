@@ -7,7 +7,7 @@ from cuda_pool._buddy cimport buddy_t
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._lock cimport APART
 from cuda_pool._mid cimport MID_UNIT, mid_t
-from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._owner cimport owner_t, owners_t, view_t
 from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
 from cuda_pool._seat cimport seat_t
@@ -97,6 +97,7 @@ ctypedef struct segment_t:
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
+    owners_t captures               # owners that are captures: what is theirs stays so until their graph is gone
     size_t mid_paging               # bytes of blocks and runs that are being given pages
     size_t buddy_paging
     learn_t* learn                  # what is learned, or NULL: nothing is
@@ -162,8 +163,9 @@ cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, si
 cdef int segment_run_order(const segment_t* segment, size_t alignment) noexcept nogil
 # Let the owner's free edge of the mid tier hold a block, by taking units of its own below it.
 cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
-# Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called.
-cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil
+# Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called. If
+# it waits for a capture's graph, of the two upper tiers it is that owner's meanwhile.
+cdef void segment_hold(segment_t* segment, const place_t* place, owner_t capture) noexcept nogil
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil      # slots only
 # The generic paths behind the three functions at the end of this file.

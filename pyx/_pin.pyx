@@ -11,13 +11,12 @@ from cuda_pool._behind cimport get_behind_or_wait
 from cuda_pool._bits cimport is_power_of_two
 from cuda_pool._calls cimport pool_alloc_as, pool_free_async_as, pool_try_free_async_as
 from cuda_pool._defrag cimport defrag_if_due, defrag_is_due, defrag_note
-from cuda_pool._held cimport owners_add, owners_t
 from cuda_pool._lock cimport lock_release
 from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
 from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
 from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
-from cuda_pool._owner cimport NOBODY, owner_t
+from cuda_pool._owner cimport NOBODY, owner_t, owners_add, owners_t
 from cuda_pool._pool cimport identify_ref, slow_enter
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
 from cuda_pool._state cimport pool_address, pool_offset

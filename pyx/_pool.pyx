@@ -20,7 +20,7 @@ from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver
 from cuda_pool._front cimport named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
-from cuda_pool._held cimport helds_destroy, helds_init, owners_t
+from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
@@ -32,7 +32,7 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
     order_add, order_any_pending, order_destroy, order_find, order_glance, order_init, order_pass_mark, ref_is_valid,
     ref_to, stream_can_vanish, stream_is_pending, stream_t, this_thread)
-from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
+from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within, owners_add, owners_t
 from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._region cimport regions_destroy
 from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
@@ -713,6 +713,7 @@ cdef int begin_capture(pool_t* pool, owner_t owner, owner_t* capture) noexcept n
         status = STATUS_OK if capture[0] != NOBODY else STATUS_STREAMS
     if status == STATUS_OK:
         segment_admit(&pool.segment, capture[0])
+        owners_add(&pool.segment.captures, capture[0])
         pool.order.stream[owner].capture = capture[0]
         pool.order.captures += 1
     leave(pool)

@@ -425,7 +425,7 @@ cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexc
     return slab.offset + slab.colour + place.slot * segment.slabs.size_class[slab.size_class].size
 
 
-cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
+cdef void segment_hold(segment_t* segment, const place_t* place, owner_t capture) noexcept nogil:
     place_leave(segment, place)
     segment.held += place.used
     if place.tier == TIER_SLAB:
@@ -434,8 +434,12 @@ cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
     set_tag(segment, segment_offset(segment, place), 0)
     if place.tier == TIER_MID:
         segment.mid.block[place.index].state = MID_HELD
+        if capture != NOBODY:
+            segment.mid.block[place.index].owner = capture
     else:
         segment.buddy.state[place.index] = BUDDY_HELD
+        if capture != NOBODY:
+            segment.buddy.entry[place.index].owner = capture
 
 
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:
