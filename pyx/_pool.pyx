@@ -11,13 +11,13 @@ from cuda_pool._ask cimport (
     ask_call_name, ask_is_open, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back,
     ask_regions_back, ask_stream_done, ask_zero)
 from cuda_pool._behind cimport all_exist, behind_users, get_behind_or_wait
-from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t
+from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t, is_cache
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._cache cimport cache_make, seat_add, seats_close
 from cuda_pool._defrag cimport defrag_for, defrag_if_due, defrag_is_due, defrag_note
 from cuda_pool._desk cimport desk_alloc, desk_free
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
-from cuda_pool._front cimport named_cache
+from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
 from cuda_pool._held cimport helds_destroy, helds_init
@@ -38,7 +38,9 @@ from cuda_pool._region cimport regions_destroy
 from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
 from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._room cimport segment_largest_free
-from cuda_pool._seat cimport SEAT_STAYS, SEAT_WAITS, load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
+from cuda_pool._seat cimport (
+    PLACES, SEAT_STAYS, SEAT_WAITS, load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_place,
+    seat_t)
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_alloc_slot, segment_close, segment_destroy,
     segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last,
@@ -67,17 +69,17 @@ cdef void pool_init(pool_t* pool) noexcept nogil:
     pool.forks = fork_counter()
     pool.generation = pool.forks[0]
     pool.closed = True
-    pool.salt = next_salt()
+    pool.place = next_place()
 
 
 # Pools that are opened one after another have seats in different places of a thread's table.
-cdef uint32_t salts = 0
+cdef uint32_t places = 0
 
 
-cdef inline uint32_t next_salt() noexcept nogil:
-    global salts
-    salts += 1                      # as long as two pools that are opened at once need not differ
-    return salts
+cdef inline uint32_t next_place() noexcept nogil:
+    global places
+    places += 1                     # as long as two pools that are opened at once need not differ
+    return places % PLACES * <uint32_t>sizeof(void*)
 
 
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, size_t capacity,
@@ -210,9 +212,9 @@ cdef inline bint may_join(const pool_t* pool, size_t nbytes) noexcept nogil:
     return nbytes - 1 < <size_t>1 << BLOCK_SHIFT_MOST and not get_flag(&pool.closed) and pool.capacity >= CACHED_LEAST
 
 
-cdef bint join_stream(pool_t* pool, seat_t** place, const stream_ref_t* stream) noexcept nogil:
+cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
     """Let the calling thread have a cache for a stream; False where it has one, or the stream is not known for sure."""
-    cdef seat_t* seat = seat_of(pool, place)
+    cdef seat_t* seat = seat_of(pool)
     cdef owner_t owner
     cdef bint joined = False
     if seat != NULL and is_cached(pool, seat, stream):
@@ -221,14 +223,15 @@ cdef bint join_stream(pool_t* pool, seat_t** place, const stream_ref_t* stream) 
         return False
     if not wants_locks(pool):
         owner = known_locked(pool, stream)
-        joined = is_sure(pool, owner, stream) and join_locked(pool, place, seat, owner)
+        joined = is_sure(pool, owner, stream) and join_locked(pool, seat, owner)
     leave(pool)
     return joined
 
 
 cdef bint is_cached(const pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
     """Is the seat stopped, or does it have what it can have for the stream?"""
-    return (load_u32(&seat.stopped) == SEAT_STAYS or named_cache(pool, seat, stream) != NULL
+    cdef const cache_t* cache = named_cache(pool, seat, stream)
+    return (load_u32(&seat.stopped) == SEAT_STAYS or (cache != NULL and is_cache(cache))
             or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE and not is_promised(pool, stream)))
 
 
@@ -237,9 +240,9 @@ cdef bint is_promised(const pool_t* pool, const stream_ref_t* stream) noexcept n
     return record.handle == stream.handle and record.kind == STREAM_HELD
 
 
-cdef bint join_for(pool_t* pool, seat_t** found, const void* ptr) noexcept nogil:
+cdef bint join_for(pool_t* pool, const void* ptr) noexcept nogil:
     """The same for whoever's a slot is that is freed; where it is a block of nobody's, for the default stream."""
-    cdef seat_t* seat = seat_of(pool, found)
+    cdef seat_t* seat = seat_of(pool)
     cdef size_t offset = pool_offset(pool, ptr)
     cdef place_t place
     cdef owner_t owner
@@ -250,23 +253,24 @@ cdef bint join_for(pool_t* pool, seat_t** found, const void* ptr) noexcept nogil
         return False
     if not wants_locks(pool) and offset < pool.segment.span and segment_is_live(&pool.segment, offset, &place):
         owner = place.owner if place.owner != NOBODY else <owner_t>LEGACY
-        joined = (seat == NULL or seat.cache[owner] == NULL) and join_locked(pool, found, seat, owner)
+        joined = (seat == NULL or not is_cache(seat.cache[owner])) and join_locked(pool, seat, owner)
     if seat != NULL:
         seat.wanted = NOBODY
     leave(pool)
     return joined
 
 
-cdef seat_t* seat_of(pool_t* pool, seat_t** place) noexcept nogil:
+cdef seat_t* seat_of(pool_t* pool) noexcept nogil:
+    cdef seat_t** place = seat_place(pool.place)
     cdef seat_t* seat = place[0]
     if seat == NULL or get_pointer(<void* const*>&seat.pool) != pool:
         seat = seat_find(pool, place)
     return seat
 
 
-cdef bint join_locked(pool_t* pool, seat_t** place, seat_t* seat, owner_t owner) noexcept nogil:
+cdef bint join_locked(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
     if seat == NULL:
-        seat = seat_make(pool, place)
+        seat = seat_make(pool, seat_place(pool.place))
         if seat == NULL:
             return False
         seat_add(pool, seat)
@@ -316,30 +320,36 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil:
 
 # A plain handle is a reference without a record: NOBODY.
 
-cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, cudaStream_t stream,
-                  void** ptr) noexcept nogil:
-    cdef stream_ref_t ref = by_handle(stream)
-    return serve(pool, place, nbytes, alignment, &ref, ptr)
+cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
+                  seat_t* seat) noexcept nogil:
+    cdef stream_ref_t ref
+    cdef cache_t* cache
+    if seat != NULL:
+        cache = cache_of(pool, seat, stream)
+        if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
+            seat_leave(seat)
+            return STATUS_OK
+        seat_leave(seat)
+    ref = by_handle(stream)
+    return serve(pool, nbytes, alignment, &ref, ptr)
 
 
-cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-               void** ptr) noexcept nogil:
-    cdef int status = try_serve(pool, place, nbytes, alignment, stream, ptr)
+cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
+    cdef int status = try_serve(pool, nbytes, alignment, stream, ptr)
     return alloc_slowly(pool, nbytes, alignment, stream, ptr) if status == STATUS_WOULD_WAIT else status
 
 
-cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                   void** ptr) noexcept nogil:
+cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
     """Serve a request at the thread's seat after all, or else with the locks that it takes."""
     cdef owner_t owner
     cdef int status
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_at_seat(pool, place, nbytes, alignment, stream, ptr):
+    if alloc_at_seat(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
-    if (may_join(pool, nbytes) and join_stream(pool, place, stream)
-            and alloc_at_seat(pool, place, nbytes, alignment, stream, ptr)):
+    if (may_join(pool, nbytes) and join_stream(pool, stream)
+            and alloc_at_seat(pool, nbytes, alignment, stream, ptr)):
         return STATUS_OK
     if try_alloc_large(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
@@ -356,10 +366,11 @@ cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment
     return status
 
 
-cdef seat_t* sit_down(pool_t* pool, seat_t** place) noexcept nogil:
+cdef seat_t* sit_down(pool_t* pool) noexcept nogil:
     """Wait for whoever has stopped the seat, if that will not be long: two threads that each went on with all locks
     instead would stop each other for ever. Once, for a thread that is stopped again has to get on as well.
     """
+    cdef seat_t** place = seat_place(pool.place)
     cdef seat_t* seat = seat_enter(place[0], pool)
     if seat == NULL and is_waiting(pool, place[0]):
         lock_acquire(&pool.lock)
@@ -372,9 +383,9 @@ cdef inline bint is_waiting(const pool_t* pool, seat_t* seat) noexcept nogil:
     return (seat != NULL and get_pointer(<void* const*>&seat.pool) == pool and load_u32(&seat.stopped) == SEAT_WAITS)
 
 
-cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef bint alloc_at_seat(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                         void** ptr) noexcept nogil:
-    cdef seat_t* seat = sit_down(pool, place)
+    cdef seat_t* seat = sit_down(pool)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -385,9 +396,9 @@ cdef bint alloc_at_seat(pool_t* pool, seat_t** place, size_t nbytes, size_t alig
     return done
 
 
-cdef bint free_at_seat(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+cdef bint free_at_seat(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     """Free a block for anyone, or, where a stream is given, in its order."""
-    cdef seat_t* seat = sit_down(pool, place)
+    cdef seat_t* seat = sit_down(pool)
     cdef cache_t* cache
     cdef bint done
     if seat == NULL:
@@ -434,8 +445,17 @@ cdef bint try_alloc_slab(pool_t* pool, size_t nbytes, size_t alignment, const st
     return done
 
 
-cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    cdef int status = try_take_back(pool, place, ptr)
+cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
+    if seat != NULL:
+        if desk_free(pool, seat, NULL, ptr):
+            seat_leave(seat)
+            return STATUS_OK
+        seat_leave(seat)
+    return take_back(pool, ptr)
+
+
+cdef int take_back(pool_t* pool, void* ptr) noexcept nogil:
+    cdef int status = try_take_back(pool, ptr)
     if status == STATUS_WOULD_WAIT:
         status = free_scrubbing(pool, ptr)
     if get_flag(&pool.release_due):
@@ -460,12 +480,12 @@ cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
     return status
 
 
-cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    if ptr == NULL or free_at_seat(pool, place, ptr, NULL):
+cdef int try_take_back(pool_t* pool, void* ptr) noexcept nogil:
+    if ptr == NULL or free_at_seat(pool, ptr, NULL):
         return STATUS_OK
     if pool.scrub:
         return STATUS_WOULD_WAIT
-    if join_for(pool, place, ptr) and free_at_seat(pool, place, ptr, NULL):
+    if join_for(pool, ptr) and free_at_seat(pool, ptr, NULL):
         return STATUS_OK
     return free_with_locks(pool, ptr)
 
@@ -496,13 +516,21 @@ cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
     return STATUS_OK
 
 
-cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_t stream) noexcept nogil:
-    cdef stream_ref_t ref = by_handle(stream)
-    return take_back_async(pool, place, ptr, &ref)
+cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t* seat) noexcept nogil:
+    cdef stream_ref_t ref
+    cdef cache_t* cache
+    if seat != NULL:
+        cache = cache_of(pool, seat, stream)
+        if cache != NULL and desk_free(pool, seat, cache, ptr):
+            seat_leave(seat)
+            return STATUS_OK
+        seat_leave(seat)
+    ref = by_handle(stream)
+    return take_back_async(pool, ptr, &ref)
 
 
-cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    cdef int status = try_take_back_async(pool, place, ptr, stream)
+cdef int take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    cdef int status = try_take_back_async(pool, ptr, stream)
     if status == STATUS_WOULD_WAIT:
         status = free_async_slowly(pool, ptr, stream)
     if get_flag(&pool.release_due):
@@ -510,10 +538,10 @@ cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_r
     return status
 
 
-cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_at_seat(pool, place, ptr, stream):
+cdef int try_take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if ptr == NULL or free_at_seat(pool, ptr, stream):
         return STATUS_OK
-    if may_join(pool, 1) and join_stream(pool, place, stream) and free_at_seat(pool, place, ptr, stream):
+    if may_join(pool, 1) and join_stream(pool, stream) and free_at_seat(pool, ptr, stream):
         return STATUS_OK
     return free_async_with_locks(pool, ptr, stream)
 
