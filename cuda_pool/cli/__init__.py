@@ -58,7 +58,7 @@ def _run(argv):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="cuda-pool", description="Replay, compare and convert allocation traces of a GPU memory pool.",
+        prog="cuda-pool", description="Replay, compare and convert allocation traces of a GPU memory pool, and time it.",
         epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"cuda-pool {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -11,7 +11,7 @@ TRACES = ("bert_serve_4stream", "llama_serve_growing_kv")
 WHATS = ("pool", "malloc", "empty")
 QUICK = {"pairs": 20_000, "rounds": 3}
 QUICK_LIVE = 4              # of the workloads with ever more live blocks
-HEADER = f"{'ns':>9}{'spread':>9}{'x malloc':>10}{'x empty':>9}{'instructions':>14}"
+HEADER = f"{'ns':>8}{'spread':>8}{'x malloc':>9}{'x empty':>9}{'instr.':>9}"     # 80 columns hold a row
 
 
 def add_to(commands):
@@ -142,7 +142,7 @@ def _summary(values):
 def _text(row, counter):
     malloc = "-" if row["ratio_to_malloc"] is None else f"{row['ratio_to_malloc']:.3f}"
     counted = "-" if row["instructions"] is None else f"{row['instructions']:.1f}"
-    return f"{row['ns']:>9.1f}{row['spread']:>9.1f}{malloc:>10}{row['ratio_to_empty']:>9.2f}{counted:>14}"
+    return f"{row['ns']:>8.1f}{row['spread']:>8.1f}{malloc:>9}{row['ratio_to_empty']:>9.2f}{counted:>9}"
 
 
 def _count(text):
