@@ -82,8 +82,8 @@ cdef enum:
     ALIGN = 256                 # ALIGNMENT
     RUN_UNIT = 64 << 10         # of the buddy tier alone
 
-# One pair: the block at `place` goes, one of `size` bytes takes its place. In a trace it is one event: a block of `size`
-# bytes comes to a place where none is, or with size 0 the one at `place` goes.
+# One pair: the block at `place` goes, one of `size` bytes takes its place. In a trace it is one event: a block of
+# `size` bytes comes to a place where none is, or with size 0 the one at `place` goes.
 ctypedef struct step_t:
     uint32_t size
     uint32_t place
@@ -398,7 +398,8 @@ cdef class LibraryLoop(Loop):
     library : str or os.PathLike
         As for ``dlopen``; it stays loaded.
     alloc, free : str
-        Names of functions like libc's: ``void *alloc(size_t)``, which returns NULL on failure, and ``void free(void *)``.
+        Names of functions like libc's: ``void *alloc(size_t)``, which returns NULL on failure, and
+        ``void free(void *)``.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""Print what a pair of allocation and free costs in the pool, and in other allocators' libraries, in one interleaved run.
+"""Print what a pair of allocation and free costs in the pool and in other allocators' libraries, timed in turn.
 
     python tools/bench_peers.py [WORKLOAD ...] [--trace FILE ...] [--include DIR ...] [--json FILE] [--no-count]
 
-mimalloc (Debian: libmimalloc-dev) is loaded as a shared library. The virtual block of the Vulkan Memory Allocator, which
-gives out offsets and knows no lock, is a header, vk_mem_alloc.h, to compile here: --include names its folder, and that of
-vulkan/vulkan.h, where the compiler does not find them by itself (Debian: libvulkan-memory-allocator-dev,
+mimalloc (Debian: libmimalloc-dev) is loaded as a shared library. The virtual block of the Vulkan Memory Allocator,
+which gives out offsets and knows no lock, is a header, vk_mem_alloc.h, and compiled here: --include names its folder,
+and that of vulkan/vulkan.h, where the compiler does not find them by itself (Debian: libvulkan-memory-allocator-dev,
 libvulkan-dev). What is not installed is left out, and said so. Blocks are aligned to 256 bytes in the pool and the
 virtual block, and sizes rounded up to that: without it, the virtual block takes longer.
 """

@@ -4,9 +4,9 @@
     python tools/check_counts.py --update   # write tools/counts.json anew
 
 No time is measured, so a busy machine does no harm. Driver calls and footprints are those of the traces in examples/:
-the calls may not grow at all, footprints by no more than how exactly they are found. Instructions are counted where valgrind
-is installed, and may grow by a tenth, for compilers and C libraries differ. With ever more live blocks they may grow by
-LIVE_LIMIT at most.
+the calls may not grow at all, footprints by no more than how exactly they are found. Instructions are counted where
+valgrind is installed, and may grow by a tenth, for compilers and C libraries differ. With ever more live blocks they
+may grow by LIVE_LIMIT at most.
 """
 
 import argparse

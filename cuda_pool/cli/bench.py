@@ -18,8 +18,8 @@ def add_to(commands):
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "bench", help="time allocation and free on this host",
-        description="Time pairs of an allocation and a free on this host: the pool, libc's malloc, and two empty calls, in "
-                    "turn. Everything runs on the simulated device, and nobody touches the memory.")
+        description="Time pairs of an allocation and a free on this host: the pool, libc's malloc, and two empty "
+                    "calls, in turn. Everything runs on the simulated device, and nobody touches the memory.")
     parser.add_argument("workloads", metavar="WORKLOAD", nargs="*", default=[],
                         help=f"of {', '.join(_names())} (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, fewer live blocks, no instructions counted")
@@ -133,8 +133,8 @@ def _summary(values):
     elif any(row["workload"] in _bench_table.THREADS for row in values["rows"]):
         summary.remarks.append("Instructions of two threads are not counted.")
     if values["live_ratio"] is not None:
-        summary.remarks.append(f"Instructions with ever more live blocks: the most are {values['live_ratio']:.2f} times "
-                               "the least.")
+        summary.remarks.append(f"Instructions with ever more live blocks: the most are {values['live_ratio']:.2f} "
+                               "times the least.")
     summary.remarks += [f"{skipped['workload']}: skipped, {skipped['reason']}" for skipped in values["skipped"]]
     return summary
 
