@@ -81,8 +81,10 @@ def _count_by_valgrind(jobs, settings):
         done = _run([*VALGRIND, f"--callgrind-out-file={out}", *_command(jobs, 2, settings)])
         found = [TOTALS.search(Path(f"{out}.{2 * job + 2}").read_bytes()) for job in range(len(jobs))
                  if Path(f"{out}.{2 * job + 2}").exists()]
-    if done.returncode or len(found) < len(jobs) or not all(int(total[1]) for total in found):
+    if done.returncode:
         raise RuntimeError(f"valgrind did not count: {_last_words(done)}")
+    if len(found) < len(jobs) or not all(int(total[1]) for total in found):
+        raise RuntimeError("valgrind did not count: it finds no symbols in the modules, which may have been stripped")
     return [int(total[1]) / pairs for total, pairs in zip(found, map(int, done.stdout.split()))]
 
 
