@@ -46,9 +46,20 @@ class Footprint:
     def track_min_capacity(self, name, backing, growth):
         return player.fit(self.trace, search=False, **self.settings).ratio
 
-    def track_peak_reserved(self, name, backing, growth):
-        return player.replay(self.trace, **self.settings).ratio
-
     track_driver_calls.unit = "calls"
     track_min_capacity.unit = "min_capacity / peak_live"
+
+
+class Growth:
+    """What a pool that grows comes to hold."""
+
+    params = [Replay.params, ["malloc", "virtual"]]
+    param_names = ["trace", "backing"]
+
+    def setup(self, name, backing):
+        self.trace = Trace.read(example(name))
+
+    def track_peak_reserved(self, name, backing):
+        return player.replay(self.trace, backing=backing, growth="dynamic").ratio
+
     track_peak_reserved.unit = "peak_reserved / peak_live"
