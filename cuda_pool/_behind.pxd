@@ -2,8 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
-from cuda_pool._held cimport owners_t
-from cuda_pool._owner cimport owner_t
+from cuda_pool._owner cimport owner_t, owners_t
 from cuda_pool._segment cimport place_t
 from cuda_pool._state cimport pool_t
 

@@ -16,6 +16,7 @@ cdef enum:
     BIN_SHARE = 4096
     BIN_LEAST = 2                   # slots, however small the pool is
     BIN_MOST = 64
+    BIN_ALIGNMENT = 256             # settings.ALIGNMENT
     BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many
     BLOCK_SHIFT_LEAST = 12          # blocks from 4 KiB
     BLOCK_SHIFT_MOST = 20           # up to 1 MiB
@@ -35,16 +36,15 @@ ctypedef struct entry_t:
     void* ptr
     void* record
 
-# The last one in is the first out.
+# The last one in is the first out: the entries lie in [floor, top), and there may be some up to `limit`.
 ctypedef struct bin_t:
-    entry_t* entry
-    uint32_t count
-    uint32_t most
+    entry_t* top
+    entry_t* floor
+    entry_t* limit
     size_t size                     # bytes of each slot
-    size_t alignment                # largest that all of them have
 
 # Invariants, the last one asserted by pool_check(), which finds all bins empty:
-#   0 <= count <= most in every bin;  not dirty  =>  the bins of slots are empty
+#   floor <= top <= limit in every bin;  not refilled, and nothing freed at the seat  =>  the bins of slots are empty
 #   blocks_bytes == sum over the blocks;  blocks_bytes <= blocks_most
 #   the record of an entry has the seat's mark, unless the slot was freed twice at one time and is somebody else's
 #   with all locks held all bins are empty
@@ -53,19 +53,19 @@ ctypedef struct cache_t:
     bint by_handle                  # may be meant by its handle alone: it is a promise that the stream stays, or a default
     uint64_t serial                 # of the owner's record
     cudaStream_t handle
-    size_t table_max                # largest request that has a class in the table
-    const uint16_t* table
+    size_t table_max                # largest request that the table has
+    const uint16_t* table           # of the bin, bytes from `bin`, for n * SLAB_UNIT bytes at BIN_ALIGNMENT; or an empty one
     size_t slab_max                 # largest request that is a slot's
-    bint dirty                      # some bin of slots may not be empty
+    bint refilled                   # since it was emptied
     size_t blocks_bytes             # of blocks
     size_t blocks_most
     size_t unmarked                 # bytes freed asynchronously, not yet counted in the heap
     size_t unmarked_most            # from there on the stream wants an event
     int classes
-    size_t mapped                   # bytes of host memory
+    size_t mapped                   # bytes of host memory; 0: see is_cache()
     int colour
     bin_t block[BLOCK_BINS]
-    bin_t bin[1]                    # `classes` of them, and then their entries
+    bin_t bin[1]                    # `classes` of them, one that is always empty, then the table and the entries
 
 
 cdef inline int block_bin(size_t nbytes) noexcept nogil:
@@ -74,6 +74,15 @@ cdef inline int block_bin(size_t nbytes) noexcept nogil:
     return (shift - BLOCK_SHIFT_LEAST) * BLOCK_STEPS + <int>(nbytes >> (shift - 3) & (BLOCK_STEPS - 1))
 
 
+cdef inline bint is_cache(const cache_t* cache) noexcept nogil:
+    """Is it one, and not what a seat has in its place?"""
+    return cache.mapped != 0
+
+
+cdef inline uint32_t bin_count(const bin_t* bin) noexcept nogil:
+    return <uint32_t>(bin.top - bin.floor)
+
+
 cdef inline bint bin_holds(const bin_t* bin, size_t nbytes) noexcept nogil:
     """Is the block that would be taken there, and large enough?"""
-    return bin.count != 0 and <size_t>(<mid_block_t*>bin.entry[bin.count - 1].record).size * MID_UNIT >= nbytes
+    return bin.top != bin.floor and <size_t>(<mid_block_t*>bin.top[-1].record).size * MID_UNIT >= nbytes

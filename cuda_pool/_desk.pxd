@@ -1,4 +1,4 @@
-"""What else a thread can do at its own seat: fill and spill its bins, and use again blocks of the mid tier.
+"""What else a thread can do at its own seat than the shortest paths: fill and spill its bins, and ask for blocks.
 
 As in _front: False, and nothing changed for anyone, where that is not enough.
 """

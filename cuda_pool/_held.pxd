@@ -1,17 +1,10 @@
 """Blocks that are freed and held: their reuse waits for several streams, or their slab is another stream's."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 
-from cuda_pool._owner cimport OWNERS, owner_t, view_t
+from cuda_pool._owner cimport owners_t, view_t
 from cuda_pool._segment cimport place_t
 from cuda_pool._slab cimport NO_HELD
-
-cdef enum:
-    OWNER_WORDS = OWNERS >> 6       # a shift: of // Cython makes a function call, which is no constant in C
-
-# A set of streams, a bit for each owner index.
-ctypedef struct owners_t:
-    uint64_t word[OWNER_WORDS]
 
 # A block that waits for the work that `owners` had queued by the end of `batch`.
 ctypedef struct held_t:
@@ -43,15 +36,3 @@ cdef void helds_remove(helds_t* helds, uint32_t index) noexcept nogil
 # Does the view allow a block that waits for all of these?
 cdef bint owners_allowed(const owners_t* owners, uint32_t batch, const view_t* view) noexcept nogil
 cdef const char* helds_check(const helds_t* helds) noexcept nogil
-
-
-cdef inline void owners_add(owners_t* owners, owner_t owner) noexcept nogil:
-    owners.word[owner >> 6] |= <uint64_t>1 << (owner & 63)
-
-
-cdef inline void owners_discard(owners_t* owners, owner_t owner) noexcept nogil:
-    owners.word[owner >> 6] &= ~(<uint64_t>1 << (owner & 63))
-
-
-cdef inline bint owners_has(const owners_t* owners, owner_t owner) noexcept nogil:
-    return owners.word[owner >> 6] >> (owner & 63) & 1

@@ -2,9 +2,8 @@
 
 from libc.stdint cimport uint32_t
 
-from cuda_pool._held cimport owners_t
 from cuda_pool._order cimport stream_t
-from cuda_pool._owner cimport view_t
+from cuda_pool._owner cimport owners_t, view_t
 from cuda_pool._plan cimport plan_t
 from cuda_pool._segment cimport place_t
 from cuda_pool._state cimport pool_t

@@ -52,28 +52,27 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil          # an allocation that
 cdef void pool_destroy(pool_t* pool) noexcept nogil
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock
 
-# What is left of the calls in _calls when the shortest path is not enough. `place` is where the thread finds its seat.
-cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-               void** ptr) noexcept nogil
-cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, cudaStream_t stream,
-                  void** ptr) noexcept nogil
-cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                   void** ptr) noexcept nogil
-cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
-cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
-cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
-cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_t stream) noexcept nogil
-cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+# What is left of the calls in _calls when the shortest path is not enough; at the seat first at which the thread still
+# is, if any.
+cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil
+cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
+                  seat_t* seat) noexcept nogil
+cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil
+cdef int take_back(pool_t* pool, void* ptr) noexcept nogil
+cdef int try_take_back(pool_t* pool, void* ptr) noexcept nogil
+cdef int take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil
+cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t* seat) noexcept nogil
+cdef int try_take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 # The same without a note, where calls are recorded: by whoever writes one.
-cdef int serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                        void** ptr) noexcept nogil
-cdef int try_serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int try_serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                            void** ptr) noexcept nogil
-cdef int take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
-cdef int try_take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
-cdef int take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
-cdef int try_take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr,
-                                     const stream_ref_t* stream) noexcept nogil
+cdef int take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil
+cdef int try_take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil
+cdef int take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int try_take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 
 cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil
 

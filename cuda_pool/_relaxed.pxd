@@ -14,8 +14,10 @@ cdef extern from * nogil:
     /* One instruction where a load, an addition and a store would be three; what is stored is never torn either. */
     #ifdef __SANITIZE_THREAD__
     #define CUDA_POOL_ADD(word, value) CUDA_POOL_SET(word, *(word) + (value))
+    #define CUDA_POOL_IS(word, value) (CUDA_POOL_GET(word) == (value))
     #else
     #define CUDA_POOL_ADD(word, value) ((void)(*(word) += (value)))
+    #define CUDA_POOL_IS(word, value) (*(word) == (value))
     #endif
     static inline int cuda_pool_swap_u32(uint32_t *word, uint32_t old, uint32_t value) {
         return __atomic_compare_exchange_n(word, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -36,6 +38,7 @@ cdef extern from * nogil:
     bint swap_u64 "cuda_pool_swap_u64"(uint64_t*, uint64_t old, uint64_t new)
     size_t get_size "CUDA_POOL_GET"(const size_t*)
     void set_size "CUDA_POOL_SET"(size_t*, size_t)
+    bint is_u32 "CUDA_POOL_IS"(const uint32_t*, uint32_t)    # one instruction as well
     void add_size "CUDA_POOL_ADD"(size_t*, size_t)            # by whoever alone writes it
     # These do: what was written before a pointer is seen by who follows it.
     void* get_pointer "CUDA_POOL_FOLLOW"(void* const*)

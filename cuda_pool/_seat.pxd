@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from cuda_pool._bins cimport cache_t
 from cuda_pool._lock cimport lock_clear
 from cuda_pool._owner cimport OWNERS, owner_t
-from cuda_pool._relaxed cimport get_pointer
+from cuda_pool._relaxed cimport set_size
 from cuda_pool._tally cimport tally_t
 
 cdef extern from * nogil:
@@ -29,11 +29,25 @@ cdef extern from * nogil:
         return 1;
     #endif
     }
+    /* x86 keeps loads in order: there the comparison is one instruction. */
+    static inline int cuda_pool_is_open(void *const *gate, const void *pool) {
+    #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+        if (*gate != pool)
+            return 0;
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        return 1;
+    #else
+        return __atomic_load_n(gate, __ATOMIC_ACQUIRE) == pool;
+    #endif
+    }
     #define CUDA_POOL_LIKELY(x) __builtin_expect(!!(x), 1)
+    #define CUDA_POOL_PLACES 8
     """
+    const uint32_t PLACES "CUDA_POOL_PLACES"        # in a thread's table of seats
     uint32_t load_u32 "CUDA_POOL_LOAD_U32"(const uint32_t*)
     void store_u32 "CUDA_POOL_STORE_U32"(uint32_t*, uint32_t)
     bint sit "cuda_pool_sit"(unsigned*)
+    bint is_open "cuda_pool_is_open"(void* const* gate, const void* pool)
     bint likely "CUDA_POOL_LIKELY"(bint)
 
 cdef enum:                      # seat_stop_t
@@ -45,6 +59,7 @@ cdef enum:                      # seat_stop_t
 ctypedef struct seat_t:
     void* gate                      # what opens it: `pool`, or its tracer; NULL while it is stopped
     void* pool                      # the pool_t, NULL once that let go
+    const void* segment             # its segment_t
     unsigned busy                   # 1 while the thread is at work on it
     uint32_t stopped                # a seat_stop_t, for whoever looks; the thread sees it at `gate`
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
@@ -54,7 +69,9 @@ ctypedef struct seat_t:
     tally_t blocks                  # of that, blocks of the mid tier
     size_t used_high                # bytes: of the whole segment, as far as it was seen from here
     size_t requested_high
-    cache_t* cache[OWNERS]          # of each stream on which it has allocated or freed
+    size_t used_room                # bytes by which `total` may rise before the marks do
+    size_t requested_room
+    cache_t* cache[OWNERS]          # of each stream on which it has allocated or freed; for the others one without room
     uint64_t thread
     seat_t* next                    # of the pool
     seat_t* also                    # of the thread
@@ -66,6 +83,12 @@ ctypedef struct seat_t:
 cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil
 # The calling thread's seat at a pool, if it has one that is not found at once; it is found from now on.
 cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil
+# The calling thread's seat at the pool of a segment, or NULL.
+cdef seat_t* seat_mine(const void* segment) noexcept nogil
+# Where the calling thread finds its seat at a pool with that place, or another one. _calls says how: the table has to be
+# in the module where most look at it.
+cdef seat_t** seat_place(uint32_t place) noexcept nogil
+cdef void seats_are_found_by(seat_t** (*find)(uint32_t) noexcept nogil) noexcept nogil
 # The pool lets go of a seat.
 cdef void seat_drop(seat_t* seat) noexcept nogil
 # Stop all seats of a list, and wait until none is busy; then let them go on for whoever has the key, or, where that is
@@ -78,7 +101,7 @@ cdef inline seat_t* seat_enter(seat_t* seat, const void* key) noexcept nogil:
     """Sit down at a seat if its gate opens to the key, as that of a stopped one does not; NULL otherwise."""
     if not likely(seat != NULL) or not sit(&seat.busy):
         return NULL
-    if likely(get_pointer(<void* const*>&seat.gate) == key):
+    if likely(is_open(&seat.gate, key)):
         return seat
     lock_clear(&seat.busy)
     return NULL
@@ -86,3 +109,13 @@ cdef inline seat_t* seat_enter(seat_t* seat, const void* key) noexcept nogil:
 
 cdef inline void seat_leave(seat_t* seat) noexcept nogil:
     lock_clear(&seat.busy)
+
+
+cdef inline void room_take(size_t* room, size_t* high, size_t nbytes) noexcept nogil:
+    """What goes beyond the room raises the mark."""
+    cdef size_t left = room[0]
+    if likely(left >= nbytes):
+        room[0] = left - nbytes
+    else:
+        set_size(high, high[0] + (nbytes - left))
+        room[0] = 0

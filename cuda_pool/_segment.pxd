@@ -7,15 +7,15 @@ from cuda_pool._buddy cimport buddy_t
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._lock cimport APART
 from cuda_pool._mid cimport MID_UNIT, mid_t
-from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._owner cimport owner_t, owners_t, view_t
 from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
-from cuda_pool._seat cimport seat_t
+from cuda_pool._seat cimport room_take, seat_t
 from cuda_pool._slab cimport (
     NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take,
     slabs_available, slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
-from cuda_pool._tally cimport tally_leave, tally_t
+from cuda_pool._tally cimport tally_enter, tally_leave, tally_t
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:
@@ -97,6 +97,7 @@ ctypedef struct segment_t:
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
+    owners_t captures               # owners that are captures: what is theirs stays so until their graph is gone
     size_t mid_paging               # bytes of blocks and runs that are being given pages
     size_t buddy_paging
     learn_t* learn                  # what is learned, or NULL: nothing is
@@ -112,6 +113,7 @@ cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        #
 # The highest totals that were seen. They are exact while only one thread calls; with several what others have changed
 # in their caches is seen when a block that comes from none is allocated.
 cdef void segment_note_highs(segment_t* segment) noexcept nogil        # look at the totals now
+cdef void segment_note_seat(const segment_t* segment) noexcept nogil   # let the calling thread's seat look at them
 cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil     # that was taken
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil
 # Serve a request that no slot can hold, or say STATUS_OUT_OF_MEMORY without having looked at the slabs: with the pool's
@@ -162,8 +164,9 @@ cdef void segment_use_slot(segment_t* segment, int size_class, uint32_t slab, si
 cdef int segment_run_order(const segment_t* segment, size_t alignment) noexcept nogil
 # Let the owner's free edge of the mid tier hold a block, by taking units of its own below it.
 cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
-# Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called.
-cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil
+# Let a block that segment_find() found be held: freed, and not to be reused until one of the next two is called. If
+# it waits for a capture's graph, of the two upper tiers it is that owner's meanwhile.
+cdef void segment_hold(segment_t* segment, const place_t* place, owner_t capture) noexcept nogil
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil
 cdef size_t segment_retake(segment_t* segment, const place_t* place, size_t nbytes) noexcept nogil      # slots only
 # The generic paths behind the three functions at the end of this file.
@@ -234,19 +237,44 @@ cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
 
 
+cdef inline void seat_rise(seat_t* seat, size_t used, size_t requested) noexcept nogil:
+    """Count what was allocated at a seat."""
+    tally_enter(&seat.total, used, requested)
+    room_take(&seat.used_room, &seat.used_high, used)
+    room_take(&seat.requested_room, &seat.requested_high, requested)
+
+
+cdef inline void seat_fall(seat_t* seat, size_t used, size_t requested) noexcept nogil:
+    """Count what was freed at a seat."""
+    tally_leave(&seat.total, used, requested)
+    seat.used_room += used
+    seat.requested_room += requested
+
+
 cdef inline void seat_note(seat_t* seat, const segment_t* segment) noexcept nogil:
-    """Look at the totals from a thread's seat."""
-    cdef size_t used = seat.total.used + get_size(&segment.total.used)
-    cdef size_t requested = seat.total.requested + get_size(&segment.total.requested)
-    if <ptrdiff_t>(used - seat.used_high) > 0:
-        set_size(&seat.used_high, used)
-    if <ptrdiff_t>(requested - seat.requested_high) > 0:
-        set_size(&seat.requested_high, requested)
+    """See how high the segment's totals are, and how much they may rise until they are higher than ever.
+
+    By the seat's thread, at the seat or with the pool's lock held, or by whoever holds all locks.
+    """
+    note_one(seat.total.used + get_size(&segment.total.used), get_size(&segment.used_high), &seat.used_high,
+             &seat.used_room)
+    note_one(seat.total.requested + get_size(&segment.total.requested), get_size(&segment.requested_high),
+             &seat.requested_high, &seat.requested_room)
+
+
+cdef inline void note_one(size_t total, size_t known, size_t* high, size_t* room) noexcept nogil:
+    """What others have freed meanwhile may make a total less than nothing."""
+    known = max(known, high[0])
+    if <ptrdiff_t>(total - known) > 0:
+        known = total
+    set_size(high, known)
+    room[0] = known - total
 
 
 cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept nogil:
     """Count a live block that is one no longer."""
     tally_leave(&segment.total, place.used, place.requested)
+    segment_note_seat(segment)
     if place.tier == TIER_SLAB:
         return
     tally_leave(&segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally, place.used, place.requested)

@@ -10,8 +10,16 @@ from cuda_pool._relaxed cimport set_u32
 cdef extern from * nogil:
     """
     #define CUDA_POOL_NOT_LIVE 0x80000000u
+    /* With r = 2**64 / d, rounded up, n * r >> 64 is n / d, and n is a multiple of d if n * r % 2**64 < r: exact for
+       n and d below 2**32. */
+    static inline int cuda_pool_divides(uint64_t number, uint64_t reciprocal, uint64_t limit, uint64_t *quotient) {
+        unsigned __int128 product = (unsigned __int128)number * reciprocal;
+        *quotient = (uint64_t)(product >> 64);
+        return (uint64_t)product < limit;
+    }
     """
     const uint32_t NOT_LIVE "CUDA_POOL_NOT_LIVE"        # bit of a slot's value
+    bint divides "cuda_pool_divides"(uint64_t number, uint64_t reciprocal, uint64_t limit, uint64_t* quotient)
 
 cdef enum:
     NO_SLAB = 0                     # end of a list: record 0 is never used
@@ -24,7 +32,7 @@ cdef enum:
     SLAB_BYTES_MAX = 1 << 20        # growth with demand stops here
     SLAB_CLASSES_MAX = 512
     SLOT_CANDIDATES = 64
-    SLAB_PADDING = 2                # words that make a record two cache lines, as a heap: see there
+    SLAB_PADDING = 1                # words that make a record two cache lines, as a heap: see there
 
 ctypedef int slab_list_t
 
@@ -37,8 +45,7 @@ cdef enum:                      # slab_list_t
 # One size class.
 ctypedef struct size_class_t:
     size_t size                     # bytes of a slot
-    uint64_t reciprocal             # slot = delta * reciprocal >> shift, exact for every delta in a slab
-    int shift
+    uint64_t reciprocal             # see divides()
 
 # The slabs that one owner has of one class: its allocations come from them alone.
 ctypedef struct slab_lists_t:
@@ -82,9 +89,9 @@ ctypedef struct slab_t:
     slot_t* slot
     uint64_t* live                  # a bit per slot
     size_t start                    # of slot 0: offset + colour
-    uint64_t reciprocal             # of its class, as the next two
-    uint32_t size
-    int shift
+    size_t size                     # of its class, as the next one
+    uint64_t reciprocal
+    uint64_t limit                  # the same, but 0 where offsets in the slab may lie below `start`
     uint64_t padding[SLAB_PADDING]
 
 # A heap's lock guards the lists of its owner, the slabs on them and their slots; the owner and the number of records
@@ -199,13 +206,10 @@ cdef inline size_t slab_take(slabs_t* slabs, uint32_t index, size_t nbytes) noex
 cdef inline uint32_t slab_slot(const slabs_t* slabs, uint32_t index, size_t offset) noexcept nogil:
     """The slot that starts at an offset, used or not, or NO_SLOT when none does."""
     cdef const slab_t* slab = &slabs.slab[index]
-    cdef uint64_t slot = slab_guess(slab, offset)
-    return <uint32_t>slot if slot < slab.slots and slab.start + slot * slab.size == offset else NO_SLOT
-
-
-cdef inline uint64_t slab_guess(const slab_t* slab, size_t offset) noexcept nogil:
-    """The slot that an offset is in; of one outside the slab, any number."""
-    return (offset - slab.start) * slab.reciprocal >> slab.shift
+    cdef uint64_t slot = 0
+    if offset < slab.start or not divides(offset - slab.start, slab.reciprocal, slab.reciprocal, &slot):
+        return NO_SLOT
+    return <uint32_t>slot if slot < slab.slots else NO_SLOT
 
 
 cdef inline bint slab_return(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:

@@ -119,7 +119,7 @@ ctypedef struct pool_t:
     lock_t slow
     size_t base                     # address of offset 0
     size_t first                    # bytes of the region that is there
-    uint32_t salt                   # where threads find their seats
+    uint32_t place                  # where threads find their seats: bytes from the start of a table of theirs
     uint32_t marks                  # of seats, given out
     size_t mark_bytes               # freed on a stream that can vanish: then an event is recorded at once
     heap_t* heaps                   # those of the segment; NULL while the pool was never open

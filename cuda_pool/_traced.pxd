@@ -10,22 +10,21 @@ from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._relaxed cimport get_pointer
 from cuda_pool._ring cimport note_t
-from cuda_pool._seat cimport seat_t
 from cuda_pool._state cimport pool_t
 from cuda_pool._tracer cimport tracer_t
 
 cdef uint64_t MOVABLE_KEY       # plus the number of its record: the key of a block whose address may change
 cdef uint64_t THREAD_STREAM     # plus the number of a thread: its default stream
 
-cdef int traced_alloc(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int traced_alloc(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                       void** ptr) noexcept nogil
-cdef int traced_free(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
-cdef int traced_free_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int traced_free(pool_t* pool, void* ptr) noexcept nogil
+cdef int traced_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 # With the GIL: STATUS_WOULD_WAIT where the ring is full, too.
-cdef int traced_try_alloc(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int traced_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                           void** ptr) noexcept nogil
-cdef int traced_try_free(pool_t* pool, seat_t** place, void* ptr) noexcept nogil
-cdef int traced_try_free_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil
+cdef int traced_try_free(pool_t* pool, void* ptr) noexcept nogil
+cdef int traced_try_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 
 # Notes, for movable blocks, whose calls are made in _pin. Enter for one note; where there is no recording, the tracer is
 # NULL, which the others take for nothing to be done. traced_try_enter: False where the ring is full.

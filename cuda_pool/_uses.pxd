@@ -2,8 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
-from cuda_pool._held cimport owners_t
-from cuda_pool._owner cimport owner_t
+from cuda_pool._owner cimport owner_t, owners_t
 
 ctypedef struct use_t:
     size_t offset                   # bytes from the start of the region, + 1: 0 is an empty place

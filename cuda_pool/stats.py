@@ -38,7 +38,8 @@ class PoolStats:
     free : int
         Not in use.
     largest_free : int
-        The largest request that would succeed once all pending work is done, without growing.
+        The largest request that would succeed once all pending work is done, without growing. The memory of graphs is
+        left out until their release.
     alloc_count, free_count, oom_count : int
         Calls that succeeded, and allocations that failed.
     grow_count, trim_count, defrag_count : int

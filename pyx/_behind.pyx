@@ -5,12 +5,11 @@ from libc.string cimport memset
 
 from cuda_pool._ask cimport ask_is_open, ask_stream_id, ask_wait
 from cuda_pool._driver cimport cudaErrorInvalidResourceHandle
-from cuda_pool._held cimport owners_add, owners_discard, owners_has
 from cuda_pool._layout cimport is_reachable
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._order cimport LEGACY, MARKS, STREAM_GONE, STREAM_HANDLE, STREAM_VOUCHED, mark_t, order_waited, stream_t
-from cuda_pool._owner cimport NOBODY, batch_within, later_batch
+from cuda_pool._owner cimport NOBODY, batch_within, later_batch, owners_add, owners_discard, owners_has
 from cuda_pool._shortage cimport copy_marks, is_capturing, mark_stream, may_record, wait_for_all
 from cuda_pool._state cimport pool_offset
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, status_code

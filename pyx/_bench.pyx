@@ -1,17 +1,19 @@
-"""Timing loops without the GIL: the pool, its tiers and libc's malloc at the same work.
+"""Timing loops without the GIL: the pool, its tiers, libc's malloc and other libraries at the same work.
 
 A loop keeps a fixed number of blocks live and replaces one of them again and again, so each step is a pair of free and
-allocation. Sizes and the order of replacement are made beforehand. Nobody touches the memory.
+allocation. Sizes and the order of replacement are made beforehand. Or it plays the events of a recorded trace, each of
+which is one or the other. Nobody touches the memory.
 
 Times are those of the thread's processor, the kernel's part included: what other programs take from it does not count.
 """
 
+import os
 import statistics
 import time
 import timeit
 
 from libc.math cimport pow
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
@@ -29,6 +31,7 @@ from cuda_pool._pool cimport pool_t
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, slab_activate, slab_return, slab_slot, slab_take, slabs_available, slabs_class, slabs_destroy,
     slabs_init, slabs_make, slabs_of, slabs_t, slabs_unmake, slabs_wanted, slot_is_live)
+from cuda_pool._trace cimport BLOCK_PREEXISTING, EVENT_ALLOC, EVENT_FREE, TraceTable, event_t, trace_t
 
 from cuda_pool.settings import usual_classes
 from cuda_pool.sizes import format_size, parse_size, shown
@@ -39,8 +42,23 @@ cdef extern from * nogil:
         __asm__ volatile("" : "+r"(value) : : "memory");
         return value;
     }
+
+    /* A name for valgrind. It is like no other function, or the linker or compiler might make one of both. */
+    __attribute__((noinline)) static void cuda_pool_mark(void) {
+        __asm__ volatile("# end of a round" : : : "memory");
+    }
     """
     uintptr_t opaque "cuda_pool_opaque"(uintptr_t)
+    void cuda_pool_mark()
+
+cdef extern from "dlfcn.h" nogil:
+    enum:
+        RTLD_NOW
+        RTLD_LOCAL
+
+    void* dlopen(const char* path, int flags)
+    void* dlsym(void* library, const char* name)
+    char* dlerror()
 
 # Smallest and largest size in bytes, and live blocks.
 WORKLOADS = {
@@ -51,11 +69,21 @@ WORKLOADS = {
 }
 ROUNDS = 11
 
+# What a Python program does; each is a pair of calls.
+CALLS = {
+    "alloc free": "ptr = pool.alloc(nbytes); pool.free(ptr)",
+    "alloc free_async": "ptr = pool.alloc(nbytes); pool.free_async(ptr)",
+    "buffer": "pool.buffer(nbytes)",
+    "empty one": "ptr = empty.one(nbytes); empty.one(ptr)",
+    "empty none": "empty.none(); empty.none()",
+}
+
 cdef enum:
     ALIGN = 256                 # ALIGNMENT
     RUN_UNIT = 64 << 10         # of the buddy tier alone
 
-# One pair: the block at `place` goes, one of `size` bytes takes its place.
+# One pair: the block at `place` goes, one of `size` bytes takes its place. In a trace it is one event: a block of
+# `size` bytes comes to a place where none is, or with size 0 the one at `place` goes.
 ctypedef struct step_t:
     uint32_t size
     uint32_t place
@@ -81,6 +109,11 @@ ctypedef struct slab_tier_t:
 ctypedef struct libc_t:
     int unused
 
+# Two functions of a library, as malloc and free are.
+ctypedef struct library_t:
+    void* (*alloc)(size_t) noexcept nogil
+    void (*free)(void*) noexcept nogil
+
 ctypedef struct nothing_t:
     int unused
 
@@ -91,10 +124,32 @@ ctypedef fused allocator_t:
     mid_t
     buddy_t
     libc_t
+    library_t
     nothing_t
 
 
-cdef class Workload:
+cdef class Work:
+    """Steps for a loop, made beforehand: `Workload` or `TraceWork`."""
+
+    cdef step_t* steps          # `filling` that are not timed, then those that are, up to `end`
+    cdef size_t filling
+    cdef size_t end
+    cdef bint is_trace
+    cdef readonly size_t live
+    cdef readonly size_t pairs
+
+    def __dealloc__(self):
+        free(self.steps)
+
+    cdef int make_steps(self, size_t count) except -1:
+        self.steps = <step_t*>malloc(count * sizeof(step_t))
+        if self.steps == NULL:
+            raise MemoryError("the host has no memory left for a workload")
+        self.end = count
+        return 0
+
+
+cdef class Workload(Work):
     """Random sizes, spread evenly over their logarithms, and a random order of replacement.
 
     Parameters
@@ -109,9 +164,6 @@ cdef class Workload:
         The same seed gives the same work.
     """
 
-    cdef step_t* steps          # `live` that fill the places, then `pairs`
-    cdef readonly size_t live
-    cdef readonly size_t pairs
     cdef readonly size_t smallest
     cdef readonly size_t largest
 
@@ -121,13 +173,9 @@ cdef class Workload:
         if not 1 <= live < 1 << 32 or pairs < 1:
             raise ValueError(f"live (below 2**32) and pairs are at least 1, got {live} and {pairs}")
         self.smallest, self.largest, self.live, self.pairs = smallest, largest, live, pairs
-        self.steps = <step_t*>malloc((self.live + self.pairs) * sizeof(step_t))
-        if self.steps == NULL:
-            raise MemoryError("the host has no memory left for a workload")
+        self.make_steps(self.live + self.pairs)
+        self.filling = self.live
         steps_draw(self, seed)
-
-    def __dealloc__(self):
-        free(self.steps)
 
     @classmethod
     def named(cls, name, pairs=100_000):
@@ -135,14 +183,35 @@ cdef class Workload:
         return cls(*WORKLOADS[name], pairs)
 
 
-cdef class Loop:
-    """A workload played against one allocator; its blocks stay live between the rounds."""
+cdef class TraceWork(Work):
+    """The events of a trace, in program order; a round plays all of them, and two events count as a pair.
 
-    cdef readonly Workload workload
+    Blocks that were live before the first event are allocated, and what is left is freed, while no time is taken. Frees
+    of blocks that are not live, and blocks of no bytes, are left out.
+
+    Parameters
+    ----------
+    trace : Trace
+        Its blocks are below 4 GiB each.
+    """
+
+    def __cinit__(self, TraceTable trace not None):
+        cdef const trace_t* events = &trace.trace
+        self.is_trace = True
+        self.live = events.block_count
+        self.make_steps(events.block_count + events.event_count)
+        if not steps_of_trace(self, events):
+            raise ValueError("a trace for a timing loop has blocks below 4 GiB each, and events")
+
+
+cdef class Loop:
+    """A workload played against one allocator; its blocks stay live between the rounds, but those of a trace do not."""
+
+    cdef readonly Work workload
     cdef size_t live
     cdef held_t* held
 
-    def __cinit__(self, Workload workload not None, *args, **kwargs):
+    def __cinit__(self, Work workload not None, *args, **kwargs):
         self.workload = workload
         self.live = workload.live
         self.held = <held_t*>host_align(2 * CACHE_LINE, held_bytes(self.live))
@@ -166,17 +235,18 @@ cdef class Loop:
         MemoryError
             An allocation or a free failed; all blocks are returned.
         """
-        cdef const step_t* pairs = self.workload.steps + self.live
+        cdef const step_t* first = self.workload.steps
+        cdef const step_t* timed = first + self.workload.filling
         cdef uint64_t start = 0, end = 0
         cdef int failed = 0
         with nogil:
             if self.held[self.live - 1].address == 0:
-                failed = self.play(self.workload.steps, pairs)
+                failed = self.play(first, timed)
             start = now()
             if not failed:
-                failed = self.play(pairs, pairs + self.workload.pairs)
+                failed = self.play(timed, first + self.workload.end)
             end = now()
-            if failed:
+            if failed or self.workload.is_trace:
                 self.drop()
         if failed:
             raise MemoryError(f"{type(self).__name__}: an allocation or a free failed")
@@ -200,7 +270,7 @@ cdef class PoolLoop(Loop):
 
     cdef readonly Pool pool
 
-    def __cinit__(self, Workload workload, Pool pool not None):
+    def __cinit__(self, Work workload, Pool pool not None):
         self.pool = pool
 
     def __dealloc__(self):
@@ -208,7 +278,7 @@ cdef class PoolLoop(Loop):
             self.drop()
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(self.pool.state, self.held, step, end)
+        return steps_play(self.workload, self.pool.state, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(self.pool.state, self.held, self.live)
@@ -224,7 +294,7 @@ cdef class StreamLoop(Loop):
     cdef readonly Pool pool
     cdef pool_stream_t on
 
-    def __cinit__(self, Workload workload, Pool pool not None, stream):
+    def __cinit__(self, Work workload, Pool pool not None, stream):
         self.pool = pool
         self.on.pool = pool.state
         pool.streams.find(stream, &self.on.stream)
@@ -234,7 +304,7 @@ cdef class StreamLoop(Loop):
             self.drop()
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(&self.on, self.held, step, end)
+        return steps_play(self.workload, &self.on, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(&self.on, self.held, self.live)
@@ -258,7 +328,7 @@ cdef class SlabLoop(Loop):
         slabs_destroy(&self.tier.slabs)
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(&self.tier, self.held, step, end)
+        return steps_play(self.workload, &self.tier, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(&self.tier, self.held, self.live)
@@ -269,7 +339,7 @@ cdef class MidLoop(Loop):
 
     cdef mid_t tier
 
-    def __cinit__(self, Workload workload, capacity="64GiB"):
+    def __cinit__(self, Work workload, capacity="64GiB"):
         cdef uint32_t units = units_of(capacity, MID_UNIT)
         if not mid_init(&self.tier, units, units, units) or not mid_reserve(&self.tier, 1):
             raise MemoryError("the host has no memory left for a mid tier")
@@ -279,7 +349,7 @@ cdef class MidLoop(Loop):
         mid_destroy(&self.tier)
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(&self.tier, self.held, step, end)
+        return steps_play(self.workload, &self.tier, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(&self.tier, self.held, self.live)
@@ -290,7 +360,7 @@ cdef class BuddyLoop(Loop):
 
     cdef buddy_t tier
 
-    def __cinit__(self, Workload workload, capacity="64GiB"):
+    def __cinit__(self, Work workload, capacity="64GiB"):
         if not buddy_init(&self.tier, units_of(capacity, RUN_UNIT)):
             raise MemoryError("the host has no memory left for a buddy tier")
 
@@ -298,7 +368,7 @@ cdef class BuddyLoop(Loop):
         buddy_destroy(&self.tier)
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(&self.tier, self.held, step, end)
+        return steps_play(self.workload, &self.tier, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(&self.tier, self.held, self.live)
@@ -313,10 +383,50 @@ cdef class MallocLoop(Loop):
         self.drop()
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(&self.libc, self.held, step, end)
+        return steps_play(self.workload, &self.libc, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(&self.libc, self.held, self.live)
+
+
+cdef class LibraryLoop(Loop):
+    """Two functions of a shared library, called by their addresses.
+
+    Parameters
+    ----------
+    workload : Work
+    library : str or os.PathLike
+        As for ``dlopen``; it stays loaded.
+    alloc, free : str
+        Names of functions like libc's: ``void *alloc(size_t)``, which returns NULL on failure, and
+        ``void free(void *)``.
+
+    Raises
+    ------
+    OSError
+        There is no such library, or it lacks a function.
+    """
+
+    cdef library_t library
+
+    def __cinit__(self, Work workload, library, alloc, free):
+        cdef void* handle
+        path = os.fsencode(library)
+        handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)
+        if handle == NULL:
+            raise OSError((<bytes>dlerror()).decode())
+        self.library.alloc = <void* (*)(size_t) noexcept nogil>find_symbol(handle, alloc)
+        self.library.free = <void (*)(void*) noexcept nogil>find_symbol(handle, free)
+
+    def __dealloc__(self):
+        if self.library.free != NULL:
+            self.drop()
+
+    cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
+        return steps_play(self.workload, &self.library, self.held, step, end)
+
+    cdef void drop(self) noexcept nogil:
+        release_all(&self.library, self.held, self.live)
 
 
 cdef class EmptyLoop(Loop):
@@ -325,7 +435,7 @@ cdef class EmptyLoop(Loop):
     cdef nothing_t nothing
 
     cdef int play(self, const step_t* step, const step_t* end) noexcept nogil:
-        return replace(&self.nothing, self.held, step, end)
+        return steps_play(self.workload, &self.nothing, self.held, step, end)
 
     cdef void drop(self) noexcept nogil:
         release_all(&self.nothing, self.held, self.live)
@@ -339,6 +449,63 @@ cdef class Empty:
 
     def one(self, value):
         """Take one argument."""
+
+
+cdef class Calls:
+    """A statement as a Python program makes it: the interpreter's part is in the time.
+
+    Parameters
+    ----------
+    statement : str
+        What is repeated; a pair of calls.
+    names : dict
+        What it uses.
+    calls : int
+        Repetitions in a round.
+    """
+
+    cdef readonly str statement
+    cdef object timer
+    cdef readonly long calls
+
+    def __cinit__(self, str statement not None, dict names not None, calls=1000):
+        given = f"{', '.join(names)}, = given"
+        self.statement, self.calls = statement, calls
+        self.timer = timeit.Timer(statement, given, time.thread_time, {"given": tuple(names.values())})
+
+    def run(self):
+        """Play one round.
+
+        Returns
+        -------
+        float
+            Nanoseconds for one repetition.
+        """
+        return self.timer.timeit(self.calls) / self.calls * 1e9
+
+
+def pool_calls(Pool pool not None, nbytes=512, calls=1000):
+    """Return what a Python program does with a pool, and two calls of an empty method, by name.
+
+    Parameters
+    ----------
+    pool : Pool
+    nbytes : int
+        Size of the allocations.
+    calls : int
+        Repetitions in a round.
+
+    Returns
+    -------
+    dict of str to Calls
+    """
+    names = {"pool": pool, "empty": Empty(), "nbytes": nbytes}
+    return {what: Calls(statement, names, calls) for what, statement in CALLS.items()}
+
+
+def mark():
+    """Mark the end of a round for a program that counts instructions from outside."""
+    cuda_pool_mark()
 
 
 def compare(loops, rounds=ROUNDS):
@@ -376,20 +543,28 @@ def compare_calls(Pool pool not None, nbytes=512, rounds=101, calls=1000):
     list of float
         Medians of the nanoseconds for a pair: the pool, a method with one argument, a method with none.
     """
-    statements = ("ptr = pool.alloc(nbytes); pool.free(ptr)",
-                  "ptr = empty.one(nbytes); empty.one(ptr)",
-                  "empty.none(); empty.none()")
-    timers = [timeit.Timer(statement, "pool, empty, nbytes = given", time.thread_time,
-                           {"given": (pool, Empty(), nbytes)}) for statement in statements]
-    return medians([lambda timer=timer: timer.timeit(calls) / calls * 1e9 for timer in timers], rounds)
+    timed = pool_calls(pool, nbytes, calls)
+    return medians([timed[what].run for what in ("alloc free", "empty one", "empty none")], rounds)
 
 
 def medians(functions, rounds):
     """Call functions in turn, and return the median of what each returns."""
+    return [statistics.median(column) for column in in_turn(functions, rounds)]
+
+
+def in_turn(functions, rounds):
+    """Call functions in turn, once for nothing and then `rounds` times; return what each returned, a list for each."""
     for function in functions:
         function()
-    return [statistics.median(column) for column in zip(*([function() for function in functions]
-                                                          for _ in range(rounds)))]
+    return list(map(list, zip(*([function() for function in functions] for _ in range(rounds)))))
+
+
+cdef void* find_symbol(void* library, str name) except NULL:
+    cdef bytes symbol = name.encode()
+    cdef void* found = dlsym(library, symbol)
+    if found == NULL:
+        raise OSError((<bytes>dlerror()).decode())
+    return found
 
 
 cdef uint32_t units_of(capacity, size_t unit) except 0:
@@ -412,6 +587,38 @@ cdef void steps_draw(Workload work, uint64_t seed) noexcept:
         work.steps[index].place = <uint32_t>(index if index < work.live else draw(&state) % work.live)
 
 
+cdef bint steps_of_trace(Work work, const trace_t* trace) noexcept:
+    """Return False for a block that is too large, or if no event is left."""
+    cdef uint32_t index
+    cdef size_t position, count = 0
+    for index in range(<uint32_t>trace.block_count):
+        if trace.blocks[index].size > UINT32_MAX:
+            return False
+        if trace.blocks[index].state == BLOCK_PREEXISTING and trace.blocks[index].size > 0:
+            step_set(&work.steps[count], trace.blocks[index].size, index)
+            count += 1
+    work.filling = count
+    for position in range(trace.event_count):
+        count += event_as_step(trace, &trace.events[position], &work.steps[count])
+    work.end = count
+    work.pairs = (count - work.filling + 1) // 2
+    return work.pairs > 0
+
+
+cdef inline size_t event_as_step(const trace_t* trace, const event_t* event, step_t* step) noexcept nogil:
+    """Return how many steps it makes: none or one."""
+    cdef uint64_t nbytes = trace.blocks[event.block].size
+    if nbytes == 0 or event.kind != EVENT_ALLOC and event.kind != EVENT_FREE:
+        return 0
+    step_set(step, nbytes if event.kind == EVENT_ALLOC else 0, event.block)
+    return 1
+
+
+cdef inline void step_set(step_t* step, uint64_t nbytes, uint32_t place) noexcept nogil:
+    step.size = <uint32_t>nbytes
+    step.place = place
+
+
 cdef uint64_t draw(uint64_t* state) noexcept nogil:
     """Return the next number of a splitmix64 sequence (Steele, Lea and Flood, OOPSLA 2014)."""
     cdef uint64_t mixed
@@ -428,6 +635,30 @@ cdef uint64_t now() noexcept nogil:
 
 
 # The loops; each allocator has a copy of its own, in which its functions are called directly
+
+cdef inline int steps_play(Work work, allocator_t* allocator, held_t* held, const step_t* step,
+                           const step_t* end) noexcept nogil:
+    if work.is_trace:
+        return perform(allocator, held, step, end)
+    return replace(allocator, held, step, end)
+
+
+cdef int perform(allocator_t* allocator, held_t* held, const step_t* step, const step_t* end) noexcept nogil:
+    """Play events."""
+    cdef held_t* at
+    cdef int failed
+    while step < end:
+        at = &held[step.place]
+        if step.size != 0:
+            failed = acquire(allocator, step.size, at)
+        else:
+            failed = release(allocator, at)
+            at.address = 0
+        if failed:
+            return 1
+        step += 1
+    return 0
+
 
 cdef int replace(allocator_t* allocator, held_t* held, const step_t* step, const step_t* end) noexcept nogil:
     cdef held_t* at
@@ -461,6 +692,9 @@ cdef inline int acquire(allocator_t* allocator, uint32_t nbytes, held_t* held) n
     elif allocator_t is libc_t:
         held.address = <uintptr_t>malloc(nbytes)
         return held.address == 0
+    elif allocator_t is library_t:
+        held.address = <uintptr_t>allocator.alloc(nbytes)
+        return held.address == 0
     else:
         held.address = opaque(nbytes)
         return 0
@@ -480,6 +714,9 @@ cdef inline int release(allocator_t* allocator, held_t* held) noexcept nogil:
         return run_release(allocator, held)
     elif allocator_t is libc_t:
         free(<void*>held.address)
+        return 0
+    elif allocator_t is library_t:
+        allocator.free(<void*>held.address)
         return 0
     else:
         opaque(held.address)

@@ -3,11 +3,12 @@
 Bonwick and Adams, "Magazines and Vmem", USENIX 2001, without magazines' depot: what overflows goes to the slab.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint16_t, uint32_t
 from libc.string cimport memmove, memset
 
 from cuda_pool._bins cimport (
-    BIN_BYTES_MAX, BIN_LEAST, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_t, cache_t, entry_t)
+    BIN_ALIGNMENT, BIN_BYTES_MAX, BIN_LEAST, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_count, bin_t,
+    cache_t, entry_t, is_cache)
 from cuda_pool._heap cimport heap_t
 from cuda_pool._hostmem cimport CACHE_LINE, host_map, host_unmap
 from cuda_pool._learn cimport learn_leave
@@ -15,12 +16,12 @@ from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
-from cuda_pool._relaxed cimport get_u32, set_u32
+from cuda_pool._relaxed cimport get_size, get_u32, set_size, set_u32
 from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._segment cimport (
-    TAG_INDEX_SHIFT, TIER_MID, place_t, segment_free_block, segment_shed_slab, segment_t)
+    TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_shed_slab, segment_t)
 from cuda_pool._slab cimport (
-    NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
+    NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, SLAB_CLASSES_MAX, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
     slabs_available, slabs_of, slot_t)
 from cuda_pool._state cimport pool_address, pool_offset, pool_t
 from cuda_pool._tally cimport tally_add
@@ -30,20 +31,30 @@ cdef enum:
     BLOCKS_BYTES_MAX = 64 << 20
     COLOURS = 32
     MARKS_MAX = (1 << 30) - 1
+    NOTHING = (SLAB_CLASSES_MAX >> 6) + 2       # more than 64 bins are in each
     SPARES_MOST = 8                 # of an owner, before somebody has to take all locks
 
 
+# Zeros, for ever: no request has a class, and every bin is as full as it is empty.
+cdef cache_t nothing[NOTHING]
+
+
 cdef void seat_add(pool_t* pool, seat_t* seat) noexcept nogil:
+    cdef int at
+    for at in range(OWNERS):
+        seat.cache[at] = &nothing[0]
     pool.marks = pool.marks % MARKS_MAX + 1
     seat.mark = NOT_LIVE | pool.marks
+    seat.segment = &pool.segment
     seat.next = pool.segment.seats
     pool.segment.seats = seat
+    seat_note(seat, &pool.segment)
 
 
 cdef cache_t* cache_make(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
     cdef size_t mapped = cache_bytes(pool)
     cdef cache_t* cache = seat.cache[owner]
-    if cache == NULL:
+    if not is_cache(cache):
         cache = <cache_t*>host_map(mapped, owner % COLOURS)
         if cache == NULL:
             return NULL
@@ -60,21 +71,36 @@ cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept
     cdef int index
     cache.colour = owner % COLOURS
     cache.classes = segment.slabs.classes
-    cache.table = segment.slabs.table
     cache.table_max = segment.slabs.table_max
     cache.slab_max = segment.slabs.max
     cache.blocks_most = 0 if counts_blocks(pool) else min(pool.capacity // BLOCKS_SHARE, <size_t>BLOCKS_BYTES_MAX)
-    entry = <entry_t*>(&cache.bin[0] + segment.slabs.classes)
-    for index in range(segment.slabs.classes):
-        cache.bin[index].entry = entry
+    entry = <entry_t*>(&cache.bin[0] + cache.classes + 1)
+    for index in range(cache.classes):
         cache.bin[index].size = segment.slabs.size_class[index].size
-        cache.bin[index].alignment = min(segment.slot_alignment, cache.bin[index].size & (0 - cache.bin[index].size))
-        cache.bin[index].most = bin_most(pool, cache.bin[index].size)
-        entry += cache.bin[index].most
+        entry = bin_place(&cache.bin[index], entry, bin_most(pool, cache.bin[index].size))
+    bin_place(&cache.bin[cache.classes], entry, 0)
     for index in range(BLOCK_BINS):
-        cache.block[index].entry = entry
-        cache.block[index].most = BLOCK_ENTRIES
-        entry += BLOCK_ENTRIES
+        entry = bin_place(&cache.block[index], entry, BLOCK_ENTRIES)
+    cache.table = <uint16_t*>entry
+    fill_table(segment, cache, <uint16_t*>entry)
+
+
+cdef inline entry_t* bin_place(bin_t* bin, entry_t* entry, uint32_t most) noexcept nogil:
+    bin.top = entry
+    bin.floor = entry
+    bin.limit = entry + most
+    return bin.limit
+
+
+cdef void fill_table(const segment_t* segment, const cache_t* cache, uint16_t* table) noexcept nogil:
+    cdef int index = 0
+    cdef size_t unit
+    for unit in range(cache.table_max // SLAB_UNIT + 1):
+        while index < cache.classes and (cache.bin[index].size < unit * SLAB_UNIT
+                                         or cache.bin[index].size % BIN_ALIGNMENT != 0
+                                         or segment.slot_alignment < BIN_ALIGNMENT):
+            index += 1
+        table[unit] = <uint16_t>(index * sizeof(bin_t))
 
 
 cdef inline bint counts_blocks(const pool_t* pool) noexcept nogil:
@@ -88,7 +114,8 @@ cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
     cdef int index
     for index in range(segment.slabs.classes):
         entries += bin_most(pool, segment.slabs.size_class[index].size)
-    return sizeof(cache_t) + segment.slabs.classes * sizeof(bin_t) + entries * sizeof(entry_t)
+    return (sizeof(cache_t) + segment.slabs.classes * sizeof(bin_t) + entries * sizeof(entry_t)
+            + (segment.slabs.table_max // SLAB_UNIT + 1) * sizeof(uint16_t))
 
 
 cdef inline uint32_t bin_most(const pool_t* pool, size_t size) noexcept nogil:
@@ -122,7 +149,7 @@ cdef bint cache_refill(pool_t* pool, seat_t* seat, cache_t* cache, int size_clas
     cdef heap_t* heap = &pool.heaps[cache.owner]
     cdef bin_t* bin = &cache.bin[size_class]
     cdef const slab_lists_t* lists = slabs_of(&segment.slabs, cache.owner, size_class)
-    cdef uint32_t slab, wanted = (bin.most + 1) // 2, taken, low
+    cdef uint32_t slab, wanted = <uint32_t>(bin.limit - bin.floor + 1) // 2, taken, low
     lock_acquire(&heap.lock)
     slab = slabs_available(lists)
     if slab != NO_SLAB and lists.held == NO_HELD:
@@ -130,10 +157,10 @@ cdef bint cache_refill(pool_t* pool, seat_t* seat, cache_t* cache, int size_clas
         low = lines_shared(pool, &segment.slabs.slab[slab], wanted)
         for taken in range(wanted):
             take(pool, seat, bin, slab, low - 1 - taken if taken < low else wanted - 1 - taken + low)
-        bin.count = wanted
-        cache.dirty = True
+        bin.top = bin.floor + wanted
+        cache.refilled = True
     lock_release(&heap.lock)
-    return bin.count != 0
+    return bin.top != bin.floor
 
 
 cdef inline uint32_t lines_shared(const pool_t* pool, const slab_t* slab, uint32_t wanted) noexcept nogil:
@@ -154,8 +181,8 @@ cdef inline void take(pool_t* pool, seat_t* seat, bin_t* bin, uint32_t slab, uin
     cdef size_t offset = slab_take(&pool.segment.slabs, slab, 0)
     cdef slot_t* slot = &record.slot[slab_slot(&pool.segment.slabs, slab, offset)]
     set_u32(&slot.value, seat.mark | (FRESH if fresh else 0))
-    bin.entry[at].ptr = pool_address(pool, offset)
-    bin.entry[at].record = slot
+    bin.floor[at].ptr = pool_address(pool, offset)
+    bin.floor[at].record = slot
 
 
 cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
@@ -166,16 +193,16 @@ cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class
     """
     cdef bin_t* bin = &cache.bin[size_class]
     cdef heap_t* heap = &pool.heaps[cache.owner]
-    cdef uint32_t at, half = (bin.count + 1) // 2
-    if heap.spares > SPARES_MOST or pool.learn.predicts:
+    cdef uint32_t at, count = bin_count(bin), half = (count + 1) // 2
+    if get_size(&heap.spares) > SPARES_MOST or pool.learn.predicts:
         return False
     lock_acquire(&heap.lock)
     for at in range(half):
-        if not was_fresh(pool, seat, &bin.entry[at]):
-            heap.spares += give_back(pool, seat, &bin.entry[at])
+        if not was_fresh(pool, seat, &bin.floor[at]):
+            set_size(&heap.spares, heap.spares + give_back(pool, seat, &bin.floor[at]))
     lock_release(&heap.lock)
-    memmove(&bin.entry[0], &bin.entry[half], (bin.count - half) * sizeof(entry_t))
-    bin.count -= half
+    memmove(bin.floor, bin.floor + half, (count - half) * sizeof(entry_t))
+    bin.top -= half
     return True
 
 
@@ -201,7 +228,7 @@ cdef void seats_empty(pool_t* pool) noexcept nogil:
     while link[0] != NULL:
         seat = link[0]
         for at in range(OWNERS):
-            if seat.cache[at] != NULL:
+            if is_cache(seat.cache[at]):
                 cache_empty(pool, seat, seat.cache[at])
         seat_fold(pool, seat)
         if load_u32(&seat.left) == 0:
@@ -209,6 +236,10 @@ cdef void seats_empty(pool_t* pool) noexcept nogil:
             continue
         link[0] = seat.next
         seat_close(seat)
+    seat = pool.segment.seats
+    while seat != NULL:
+        seat_note(seat, &pool.segment)
+        seat = seat.next
 
 
 cdef void shed_spares(pool_t* pool, owner_t owner) noexcept nogil:
@@ -231,8 +262,8 @@ cdef void seat_fold(pool_t* pool, seat_t* seat) noexcept nogil:
     cdef segment_t* segment = &pool.segment
     tally_add(&segment.total, &seat.total)
     tally_add(&segment.mid_tally, &seat.blocks)
-    segment.used_high = max(segment.used_high, min(seat.used_high, segment.size_high))
-    segment.requested_high = max(segment.requested_high, min(seat.requested_high, segment.used_high))
+    set_size(&segment.used_high, max(segment.used_high, min(seat.used_high, segment.size_high)))
+    set_size(&segment.requested_high, max(segment.requested_high, min(seat.requested_high, segment.used_high)))
     memset(&seat.total, 0, sizeof(seat.total))
     memset(&seat.blocks, 0, sizeof(seat.blocks))
     seat.used_high = 0
@@ -243,32 +274,32 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
     cdef int index
     cdef uint32_t at
     note_unmarked(pool, cache)
-    if cache.dirty:
+    if cache.refilled or seat.total.frees != 0:
         for index in range(cache.classes):
             empty_bin(pool, seat, &cache.bin[index])
     if cache.blocks_bytes != 0:
         for index in range(BLOCK_BINS):
-            for at in range(cache.block[index].count):
-                free_block(pool, seat, <mid_block_t*>cache.block[index].entry[at].record)
-            cache.block[index].count = 0
-    cache.dirty = False
+            for at in range(bin_count(&cache.block[index])):
+                free_block(pool, seat, <mid_block_t*>cache.block[index].floor[at].record)
+            cache.block[index].top = cache.block[index].floor
+    cache.refilled = False
     cache.blocks_bytes = 0
 
 
 cdef void empty_bin(pool_t* pool, const seat_t* seat, bin_t* bin) noexcept nogil:
     """What was never handed out goes first, from the last slot down, wherever in the bin it lies."""
-    cdef uint32_t before = bin.count + 1, at, kept
-    while bin.count < before:
-        before, kept = bin.count, 0
+    cdef uint32_t count = bin_count(bin), before = count + 1, at, kept
+    while count < before:
+        before, kept = count, 0
         for at in range(before):
-            if not was_fresh(pool, seat, &bin.entry[at]):
-                bin.entry[kept] = bin.entry[at]
+            if not was_fresh(pool, seat, &bin.floor[at]):
+                bin.floor[kept] = bin.floor[at]
                 kept += 1
-        bin.count = kept
-    for at in range(bin.count):
-        if give_back(pool, seat, &bin.entry[at]):
-            segment_shed_slab(&pool.segment, slab_of(pool, &bin.entry[at]))
-    bin.count = 0
+        count = kept
+    for at in range(count):
+        if give_back(pool, seat, &bin.floor[at]):
+            segment_shed_slab(&pool.segment, slab_of(pool, &bin.floor[at]))
+    bin.top = bin.floor
 
 
 cdef inline bint was_fresh(pool_t* pool, const seat_t* seat, const entry_t* entry) noexcept nogil:
@@ -311,9 +342,9 @@ cdef inline uint32_t batch_due(pool_t* pool, const mid_block_t* block) noexcept 
 cdef void seat_close(seat_t* seat) noexcept nogil:
     cdef int at
     for at in range(OWNERS):
-        if seat.cache[at] != NULL:
+        if is_cache(seat.cache[at]):
             host_unmap(seat.cache[at], seat.cache[at].mapped, seat.cache[at].colour)
-            seat.cache[at] = NULL
+            seat.cache[at] = &nothing[0]
     seat_drop(seat)
 
 
@@ -330,7 +361,7 @@ cdef void seats_close(pool_t* pool) noexcept nogil:
 cdef void caches_forget(pool_t* pool, owner_t owner) noexcept nogil:
     cdef seat_t* seat = pool.segment.seats
     while seat != NULL:
-        if seat.cache[owner] != NULL:
+        if is_cache(seat.cache[owner]):
             seat.cache[owner].serial = 0
             seat.cache[owner].by_handle = False
         seat = seat.next
@@ -343,9 +374,20 @@ cdef const char* caches_check(const pool_t* pool) noexcept nogil:
     while seat != NULL:
         for at in range(OWNERS):
             cache = seat.cache[at]
-            if cache != NULL and (cache.dirty or cache.blocks_bytes != 0):
+            if is_cache(cache) and not is_empty(cache):
                 return b"cache: not empty while all locks are held"
         if seat.pool != pool:
             return b"seat: on the list of another pool"
         seat = seat.next
     return NULL
+
+
+cdef bint is_empty(const cache_t* cache) noexcept nogil:
+    cdef int index
+    for index in range(cache.classes):
+        if cache.bin[index].top != cache.bin[index].floor:
+            return False
+    for index in range(BLOCK_BINS):
+        if cache.block[index].top != cache.block[index].floor:
+            return False
+    return cache.blocks_bytes == 0

@@ -5,7 +5,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from cuda_pool._hostmem cimport host_grow
-from cuda_pool._owner cimport view_allows
+from cuda_pool._owner cimport OWNERS, owner_t, owners_has, view_allows
 
 
 cdef void helds_init(helds_t* helds) noexcept nogil:

@@ -5,14 +5,13 @@ from libc.string cimport memset
 
 from cuda_pool._bits cimport log2_floor, round_up
 from cuda_pool._buddy cimport BUDDY_LIVE
-from cuda_pool._held cimport owners_add, owners_has
 from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._mid cimport (
     MID_FREE, MID_SPARE, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_reserve, mid_take_exact)
 from cuda_pool._movables cimport MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
 from cuda_pool._order cimport (
-    STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_THREAD, STREAM_VOUCHED, this_thread)
-from cuda_pool._owner cimport LEGACY, later_batch, owner_t, view_allows
+    STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_THREAD, STREAM_VOUCHED, this_thread)
+from cuda_pool._owner cimport LEGACY, later_batch, owner_t, owners_add, owners_has, view_allows
 from cuda_pool._plan cimport plan_add, plan_init, plan_measure, plan_reserve
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._segment cimport (
@@ -68,7 +67,7 @@ cdef bint read_runs(pool_t* pool, plan_t* plan, cursor_t* cursor, size_t* kept) 
         movable = segment.tag[(<size_t>at << segment.min_block_shift) >> segment.granule_shift] >> TAG_INDEX_SHIFT
         cursor.unit = at + units
         looked += 1
-        if 0 < segment.buddy.state[at] < BUDDY_LIVE:
+        if 0 < segment.buddy.state[at] < BUDDY_LIVE and not owners_has(&segment.captures, segment.buddy.entry[at].owner):
             continue
         if segment.buddy.state[at] != BUDDY_LIVE or not note_movable(pool, plan, movable, at << shift, units << shift,
                                                                      kept):
@@ -117,7 +116,7 @@ cdef bint read_blocks(pool_t* pool, plan_t* plan, cursor_t* cursor, size_t* kept
 
 cdef inline bint is_in_the_way(const pool_t* pool, const mid_block_t* block) noexcept nogil:
     """Is it not free, or a capture's?"""
-    return block.state != MID_FREE or pool.order.stream[block.owner].kind == STREAM_CAPTURE
+    return block.state != MID_FREE or owners_has(&pool.segment.captures, block.owner)
 
 
 cdef uint32_t find_again(const segment_t* segment, const cursor_t* cursor) noexcept nogil:

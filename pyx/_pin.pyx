@@ -9,16 +9,15 @@ from libc.string cimport memset
 
 from cuda_pool._behind cimport get_behind_or_wait
 from cuda_pool._bits cimport is_power_of_two
-from cuda_pool._calls cimport pool_alloc_unnoted, pool_free_async_unnoted, pool_try_free_async_unnoted
 from cuda_pool._defrag cimport defrag_if_due, defrag_is_due, defrag_note
-from cuda_pool._held cimport owners_add, owners_t
 from cuda_pool._lock cimport lock_release
 from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
 from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
 from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
-from cuda_pool._owner cimport NOBODY, owner_t
-from cuda_pool._pool cimport identify_ref, slow_enter
+from cuda_pool._owner cimport NOBODY, owner_t, owners_add, owners_t
+from cuda_pool._pool cimport (
+    identify_ref, serve_unnoted, slow_enter, take_back_async_unnoted, try_take_back_async_unnoted)
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
 from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
@@ -134,7 +133,7 @@ cdef int make(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t*
     if status != STATUS_OK:
         return status
     # More than a slot holds: a slot cannot be moved.
-    status = pool_alloc_unnoted(pool, max(nbytes, pool.segment.slabs.max + 1), alignment, &home, &ptr)
+    status = serve_unnoted(pool, max(nbytes, pool.segment.slabs.max + 1), alignment, &home, &ptr)
     if enter_lock(pool) != STATUS_OK:
         handle[0] = NO_MOVABLE
         return status if status != STATUS_OK else STATUS_CLOSED
@@ -220,7 +219,7 @@ cdef int try_leave(pool_t* pool, uint32_t handle) noexcept nogil:
     cdef int status = begin_leaving(pool, handle, &ptr, &home)
     if status != STATUS_OK or ptr == NULL:
         return status
-    return end_leaving(pool, handle, pool_try_free_async_unnoted(pool, ptr, &home))
+    return end_leaving(pool, handle, try_take_back_async_unnoted(pool, ptr, &home))
 
 
 cdef int leave_waiting(pool_t* pool, uint32_t handle) noexcept nogil:
@@ -234,7 +233,7 @@ cdef int leave_waiting(pool_t* pool, uint32_t handle) noexcept nogil:
             lock_release(&pool.slow)
     if status != STATUS_OK or ptr == NULL:
         return status
-    return end_leaving(pool, handle, pool_free_async_unnoted(pool, ptr, &home))
+    return end_leaving(pool, handle, take_back_async_unnoted(pool, ptr, &home))
 
 
 cdef int begin_leaving(pool_t* pool, uint32_t handle, void** ptr, stream_ref_t* home) noexcept nogil:

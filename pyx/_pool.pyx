@@ -11,36 +11,37 @@ from cuda_pool._ask cimport (
     ask_call_name, ask_is_open, ask_keep_event, ask_mem_info, ask_no_events, ask_region, ask_region_back,
     ask_regions_back, ask_stream_done, ask_zero)
 from cuda_pool._behind cimport all_exist, behind_users, get_behind_or_wait
-from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t
+from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t, is_cache
 from cuda_pool._bits cimport is_power_of_two, round_up
 from cuda_pool._cache cimport cache_make, seat_add, seats_close
 from cuda_pool._defrag cimport defrag_for, defrag_if_due, defrag_is_due, defrag_note
 from cuda_pool._desk cimport desk_alloc, desk_free
 from cuda_pool._driver cimport cudaEvent_t, cudaStream_t, driver_is_shut, driver_t
-from cuda_pool._front cimport named_cache
+from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport (
     could_grow, growth_give_back, growth_trim, region_first, release_note, release_run)
 from cuda_pool._happenings cimport happenings_refuse
-from cuda_pool._held cimport helds_destroy, helds_init, owners_t
+from cuda_pool._held cimport helds_destroy, helds_init
 from cuda_pool._identity cimport drop_stream, identify, identify_as
 from cuda_pool._learn cimport learn_drop_plan, learn_set_plan
 from cuda_pool._lock cimport lock_acquire, lock_release, sched_yield
 from cuda_pool._locks cimport (
-    enter, enter_all, enter_heaps, enter_lock, heaps_acquire, leave, leave_all, leave_lock, seat_key,
-    wants_locks)
+    enter, enter_all, enter_heaps, enter_lock, heaps_acquire, leave, leave_all, leave_lock, seat_key, wants_locks)
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport movables_destroy, movables_init
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_HANDLE, STREAM_HELD, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE,
     order_add, order_any_pending, order_destroy, order_find, order_glance, order_init, order_pass_mark, ref_is_valid,
     ref_to, stream_can_vanish, stream_is_pending, stream_t, this_thread)
-from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within
+from cuda_pool._owner cimport BATCH_RENEWED, NOBODY, batch_within, owners_add, owners_t
 from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._region cimport regions_destroy
 from cuda_pool._relaxed cimport get_flag, get_pointer, set_flag, set_pointer
 from cuda_pool._remap cimport remap_fill, remap_release, remap_reserve
 from cuda_pool._room cimport segment_largest_free
-from cuda_pool._seat cimport SEAT_STAYS, SEAT_WAITS, load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_t
+from cuda_pool._seat cimport (
+    PLACES, SEAT_STAYS, SEAT_WAITS, load_u32, seat_enter, seat_find, seat_leave, seat_make, seat_place,
+    seat_t)
 from cuda_pool._segment cimport (
     TIERS, TIER_SLAB, is_movable, place_t, segment_admit, segment_alloc_large, segment_alloc_slot, segment_close, segment_destroy,
     segment_find, segment_free_bytes, segment_highs, segment_init, segment_is_cached, segment_is_last,
@@ -72,17 +73,17 @@ cdef void pool_init(pool_t* pool) noexcept nogil:
     pool.forks = fork_counter()
     pool.generation = pool.forks[0]
     pool.closed = True
-    pool.salt = next_salt()
+    pool.place = next_place()
 
 
 # Pools that are opened one after another have seats in different places of a thread's table.
-cdef uint32_t salts = 0
+cdef uint32_t places = 0
 
 
-cdef inline uint32_t next_salt() noexcept nogil:
-    global salts
-    salts += 1                      # as long as two pools that are opened at once need not differ
-    return salts
+cdef inline uint32_t next_place() noexcept nogil:
+    global places
+    places += 1                     # as long as two pools that are opened at once need not differ
+    return places % PLACES * <uint32_t>sizeof(void*)
 
 
 cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbytes, size_t capacity,
@@ -217,9 +218,9 @@ cdef inline bint may_join(const pool_t* pool, size_t nbytes) noexcept nogil:
     return nbytes - 1 < <size_t>1 << BLOCK_SHIFT_MOST and not get_flag(&pool.closed) and pool.capacity >= CACHED_LEAST
 
 
-cdef bint join_stream(pool_t* pool, seat_t** place, const stream_ref_t* stream) noexcept nogil:
+cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
     """Let the calling thread have a cache for a stream; False where it has one, or the stream is not known for sure."""
-    cdef seat_t* seat = seat_of(pool, place)
+    cdef seat_t* seat = seat_of(pool)
     cdef owner_t owner
     cdef bint joined = False
     if seat != NULL and is_cached(pool, seat, stream):
@@ -228,14 +229,15 @@ cdef bint join_stream(pool_t* pool, seat_t** place, const stream_ref_t* stream) 
         return False
     if not wants_locks(pool):
         owner = known_locked(pool, stream)
-        joined = is_sure(pool, owner, stream) and join_locked(pool, place, seat, owner)
+        joined = is_sure(pool, owner, stream) and join_locked(pool, seat, owner)
     leave(pool)
     return joined
 
 
 cdef bint is_cached(const pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
     """Is the seat stopped, or does it have what it can have for the stream?"""
-    return (load_u32(&seat.stopped) == SEAT_STAYS or named_cache(pool, seat, stream) != NULL
+    cdef const cache_t* cache = named_cache(pool, seat, stream)
+    return (load_u32(&seat.stopped) == SEAT_STAYS or (cache != NULL and is_cache(cache))
             or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE and not is_promised(pool, stream)))
 
 
@@ -244,9 +246,9 @@ cdef bint is_promised(const pool_t* pool, const stream_ref_t* stream) noexcept n
     return record.handle == stream.handle and record.kind == STREAM_HELD
 
 
-cdef bint join_for(pool_t* pool, seat_t** found, const void* ptr) noexcept nogil:
+cdef bint join_for(pool_t* pool, const void* ptr) noexcept nogil:
     """The same for whoever's a slot is that is freed; where it is a block of nobody's, for the default stream."""
-    cdef seat_t* seat = seat_of(pool, found)
+    cdef seat_t* seat = seat_of(pool)
     cdef size_t offset = pool_offset(pool, ptr)
     cdef place_t place
     cdef owner_t owner
@@ -257,23 +259,24 @@ cdef bint join_for(pool_t* pool, seat_t** found, const void* ptr) noexcept nogil
         return False
     if not wants_locks(pool) and offset < pool.segment.span and segment_is_live(&pool.segment, offset, &place):
         owner = place.owner if place.owner != NOBODY else <owner_t>LEGACY
-        joined = (seat == NULL or seat.cache[owner] == NULL) and join_locked(pool, found, seat, owner)
+        joined = (seat == NULL or not is_cache(seat.cache[owner])) and join_locked(pool, seat, owner)
     if seat != NULL:
         seat.wanted = NOBODY
     leave(pool)
     return joined
 
 
-cdef seat_t* seat_of(pool_t* pool, seat_t** place) noexcept nogil:
+cdef seat_t* seat_of(pool_t* pool) noexcept nogil:
+    cdef seat_t** place = seat_place(pool.place)
     cdef seat_t* seat = place[0]
     if seat == NULL or get_pointer(<void* const*>&seat.pool) != pool:
         seat = seat_find(pool, place)
     return seat
 
 
-cdef bint join_locked(pool_t* pool, seat_t** place, seat_t* seat, owner_t owner) noexcept nogil:
+cdef bint join_locked(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
     if seat == NULL:
-        seat = seat_make(pool, place)
+        seat = seat_make(pool, seat_place(pool.place))
         if seat == NULL:
             return False
         seat_add(pool, seat)
@@ -323,23 +326,46 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil:
 
 # A plain handle is a reference without a record: NOBODY.
 
-cdef int serve_on(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, cudaStream_t stream,
-                  void** ptr) noexcept nogil:
-    cdef stream_ref_t ref = by_handle(stream)
-    return serve(pool, place, nbytes, alignment, &ref, ptr)
+cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
+                  seat_t* seat) noexcept nogil:
+    cdef stream_ref_t ref
+    cdef cache_t* cache
+    if seat != NULL:
+        cache = cache_of(pool, seat, stream)
+        if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
+            seat_leave(seat)
+            return STATUS_OK
+        seat_leave(seat)
+    ref = by_handle(stream)
+    return serve(pool, nbytes, alignment, &ref, ptr)
 
 
-cdef int serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-               void** ptr) noexcept nogil:
+cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_with(pool, sit_down(pool, place, pool), nbytes, alignment, stream, ptr):
+    if alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr):
         return STATUS_OK
     if is_traced(pool):
-        return traced_alloc(pool, place, nbytes, alignment, stream, ptr)
-    return finish_alloc(pool, nbytes, alignment, stream, ptr,
-                        try_serve_without(pool, place, nbytes, alignment, stream, ptr))
+        return traced_alloc(pool, nbytes, alignment, stream, ptr)
+    return finish_alloc(pool, nbytes, alignment, stream, ptr, try_serve_without(pool, nbytes, alignment, stream, ptr))
+
+
+cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
+    """Serve a request at the thread's seat after all, or else with the locks that it takes."""
+    ptr[0] = NULL
+    if not is_power_of_two(alignment):
+        return STATUS_BAD_ALIGNMENT
+    if alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr):
+        return STATUS_OK
+    if is_traced(pool):
+        return traced_try_alloc(pool, nbytes, alignment, stream, ptr)
+    return try_serve_without(pool, nbytes, alignment, stream, ptr)
+
+
+cdef int serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                       void** ptr) noexcept nogil:
+    return finish_alloc(pool, nbytes, alignment, stream, ptr, try_serve_unnoted(pool, nbytes, alignment, stream, ptr))
 
 
 cdef int finish_alloc(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr,
@@ -351,42 +377,23 @@ cdef int finish_alloc(pool_t* pool, size_t nbytes, size_t alignment, const strea
     return status
 
 
-cdef int try_serve(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                   void** ptr) noexcept nogil:
-    """Serve a request at the thread's seat after all, or else with the locks that it takes."""
-    ptr[0] = NULL
-    if not is_power_of_two(alignment):
-        return STATUS_BAD_ALIGNMENT
-    if alloc_with(pool, sit_down(pool, place, pool), nbytes, alignment, stream, ptr):
-        return STATUS_OK
-    if is_traced(pool):
-        return traced_try_alloc(pool, place, nbytes, alignment, stream, ptr)
-    return try_serve_without(pool, place, nbytes, alignment, stream, ptr)
-
-
-cdef int serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                       void** ptr) noexcept nogil:
-    return finish_alloc(pool, nbytes, alignment, stream, ptr,
-                        try_serve_unnoted(pool, place, nbytes, alignment, stream, ptr))
-
-
-cdef int try_serve_unnoted(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int try_serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                            void** ptr) noexcept nogil:
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_with(pool, sit_down(pool, place, seat_key(pool)), nbytes, alignment, stream, ptr):
+    if alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr):
         return STATUS_OK
-    return try_serve_without(pool, place, nbytes, alignment, stream, ptr)
+    return try_serve_without(pool, nbytes, alignment, stream, ptr)
 
 
-cdef int try_serve_without(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int try_serve_without(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                            void** ptr) noexcept nogil:
     """The same where the seat does not serve it: with a cache for the stream, or with locks."""
     cdef owner_t owner
     cdef int status
-    if (may_join(pool, nbytes) and join_stream(pool, place, stream)
-            and alloc_with(pool, sit_down(pool, place, seat_key(pool)), nbytes, alignment, stream, ptr)):
+    if (may_join(pool, nbytes) and join_stream(pool, stream)
+            and alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr)):
         return STATUS_OK
     if try_alloc_large(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
@@ -403,12 +410,13 @@ cdef int try_serve_without(pool_t* pool, seat_t** place, size_t nbytes, size_t a
     return status
 
 
-cdef seat_t* sit_down(pool_t* pool, seat_t** place, const void* key) noexcept nogil:
+cdef seat_t* sit_down(pool_t* pool, const void* key) noexcept nogil:
     """Wait for whoever has stopped the seat, if that will not be long: two threads that each went on with all locks
     instead would stop each other for ever. Once, for a thread that is stopped again has to get on as well.
 
     The key is the pool for a call that leaves no note: while calls are recorded it does not open the gate.
     """
+    cdef seat_t** place = seat_place(pool.place)
     cdef seat_t* seat = seat_enter(place[0], key)
     if seat == NULL and is_waiting(pool, place[0]):
         lock_acquire(&pool.lock)
@@ -481,16 +489,25 @@ cdef bint try_alloc_slab(pool_t* pool, size_t nbytes, size_t alignment, const st
     return done
 
 
-cdef int take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, NULL):
+cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
+    if seat != NULL:
+        if desk_free(pool, seat, NULL, ptr):
+            seat_leave(seat)
+            return STATUS_OK
+        seat_leave(seat)
+    return take_back(pool, ptr)
+
+
+cdef int take_back(pool_t* pool, void* ptr) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, NULL):
         return finish_free(pool, ptr, STATUS_OK)
     if is_traced(pool):
-        return traced_free(pool, place, ptr)
-    return finish_free(pool, ptr, try_take_back_without(pool, place, ptr))
+        return traced_free(pool, ptr)
+    return finish_free(pool, ptr, try_take_back_without(pool, ptr))
 
 
-cdef int take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    return finish_free(pool, ptr, try_take_back_unnoted(pool, place, ptr))
+cdef int take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil:
+    return finish_free(pool, ptr, try_take_back_unnoted(pool, ptr))
 
 
 cdef inline int finish_free(pool_t* pool, void* ptr, int status) noexcept nogil:
@@ -518,23 +535,23 @@ cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
     return status
 
 
-cdef int try_take_back(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, NULL):
+cdef int try_take_back(pool_t* pool, void* ptr) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, NULL):
         return STATUS_OK
-    return traced_try_free(pool, place, ptr) if is_traced(pool) else try_take_back_without(pool, place, ptr)
+    return traced_try_free(pool, ptr) if is_traced(pool) else try_take_back_without(pool, ptr)
 
 
-cdef int try_take_back_unnoted(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, NULL):
+cdef int try_take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, seat_key(pool)), ptr, NULL):
         return STATUS_OK
-    return try_take_back_without(pool, place, ptr)
+    return try_take_back_without(pool, ptr)
 
 
-cdef int try_take_back_without(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+cdef int try_take_back_without(pool_t* pool, void* ptr) noexcept nogil:
     """The same where the seat does not take it: with a cache that it fits in, or with locks."""
     if pool.scrub:
         return STATUS_WOULD_WAIT
-    if join_for(pool, place, ptr) and free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, NULL):
+    if join_for(pool, ptr) and free_with(pool, sit_down(pool, seat_key(pool)), ptr, NULL):
         return STATUS_OK
     return free_with_locks(pool, ptr)
 
@@ -565,21 +582,29 @@ cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
     return STATUS_OK
 
 
-cdef int take_back_async_on(pool_t* pool, seat_t** place, void* ptr, cudaStream_t stream) noexcept nogil:
-    cdef stream_ref_t ref = by_handle(stream)
-    return take_back_async(pool, place, ptr, &ref)
+cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t* seat) noexcept nogil:
+    cdef stream_ref_t ref
+    cdef cache_t* cache
+    if seat != NULL:
+        cache = cache_of(pool, seat, stream)
+        if cache != NULL and desk_free(pool, seat, cache, ptr):
+            seat_leave(seat)
+            return STATUS_OK
+        seat_leave(seat)
+    ref = by_handle(stream)
+    return take_back_async(pool, ptr, &ref)
 
 
-cdef int take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, stream):
+cdef int take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, stream):
         return finish_free_async(pool, ptr, stream, STATUS_OK)
     if is_traced(pool):
-        return traced_free_async(pool, place, ptr, stream)
-    return finish_free_async(pool, ptr, stream, try_take_back_async_without(pool, place, ptr, stream))
+        return traced_free_async(pool, ptr, stream)
+    return finish_free_async(pool, ptr, stream, try_take_back_async_without(pool, ptr, stream))
 
 
-cdef int take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    return finish_free_async(pool, ptr, stream, try_take_back_async_unnoted(pool, place, ptr, stream))
+cdef int take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    return finish_free_async(pool, ptr, stream, try_take_back_async_unnoted(pool, ptr, stream))
 
 
 cdef inline int finish_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream, int status) noexcept nogil:
@@ -590,25 +615,23 @@ cdef inline int finish_free_async(pool_t* pool, void* ptr, const stream_ref_t* s
     return status
 
 
-cdef int try_take_back_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, place, pool), ptr, stream):
+cdef int try_take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, stream):
         return STATUS_OK
     if is_traced(pool):
-        return traced_try_free_async(pool, place, ptr, stream)
-    return try_take_back_async_without(pool, place, ptr, stream)
+        return traced_try_free_async(pool, ptr, stream)
+    return try_take_back_async_without(pool, ptr, stream)
 
 
-cdef int try_take_back_async_unnoted(pool_t* pool, seat_t** place, void* ptr,
-                                     const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, stream):
+cdef int try_take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if ptr == NULL or free_with(pool, sit_down(pool, seat_key(pool)), ptr, stream):
         return STATUS_OK
-    return try_take_back_async_without(pool, place, ptr, stream)
+    return try_take_back_async_without(pool, ptr, stream)
 
 
-cdef int try_take_back_async_without(pool_t* pool, seat_t** place, void* ptr,
-                                     const stream_ref_t* stream) noexcept nogil:
-    if (may_join(pool, 1) and join_stream(pool, place, stream)
-            and free_with(pool, sit_down(pool, place, seat_key(pool)), ptr, stream)):
+cdef int try_take_back_async_without(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    if (may_join(pool, 1) and join_stream(pool, stream)
+            and free_with(pool, sit_down(pool, seat_key(pool)), ptr, stream)):
         return STATUS_OK
     return free_async_with_locks(pool, ptr, stream)
 
@@ -808,6 +831,7 @@ cdef int begin_capture(pool_t* pool, owner_t owner, owner_t* capture) noexcept n
         status = STATUS_OK if capture[0] != NOBODY else STATUS_STREAMS
     if status == STATUS_OK:
         segment_admit(&pool.segment, capture[0])
+        owners_add(&pool.segment.captures, capture[0])
         pool.order.stream[owner].capture = capture[0]
         pool.order.captures += 1
     leave(pool)

@@ -8,7 +8,7 @@ from libc.stdint cimport uint32_t
 from cuda_pool._bits cimport log2_floor, round_down, round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_free_below, buddy_largest
 from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
-from cuda_pool._owner cimport LEGACY, NOBODY
+from cuda_pool._owner cimport LEGACY, NOBODY, owners_has
 from cuda_pool._pages cimport pages_counted, pages_first, pages_t
 from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_t
 from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
@@ -21,6 +21,8 @@ cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
     cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else segment_largest_paged(segment), size
     cdef int owner, index
     for owner in range(segment.slabs.owners):
+        if owners_has(&segment.captures, <owner_t>owner):
+            continue
         for index in range(segment.slabs.classes):
             size = segment.slabs.size_class[index].size
             if slabs_available(slabs_of(&segment.slabs, <owner_t>owner, index)) != NO_SLAB and size % MID_UNIT == 0:
@@ -62,7 +64,7 @@ cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t
         return False
     while at[0] != NO_MID:
         block = &segment.mid.block[at[0]]
-        if is_free_or_empty(segment, at[0]) or block.state == MID_HELD:
+        if is_to_be_free(segment, at[0]):
             start[0] = start[0] if run[0] != 0 else <size_t>block.offset * MID_UNIT
             run[0] += <size_t>block.size * MID_UNIT
         elif run[0] != 0:
@@ -192,6 +194,15 @@ cdef size_t empties_above(const segment_t* segment, uint32_t block) noexcept nog
     return run
 
 
+cdef inline bint is_to_be_free(const segment_t* segment, uint32_t block) noexcept nogil:
+    """Is it free, or held, or an empty slab? A capture's memory does not become anyone's by work that is done."""
+    cdef const mid_block_t* at = &segment.mid.block[block]
+    if at.state == MID_SLAB:
+        return is_free_or_empty(segment, block) and not owners_has(&segment.captures,
+                                                                   segment.slabs.slab[at.role.slab].owner)
+    return (at.state == MID_FREE or at.state == MID_HELD) and not owners_has(&segment.captures, at.owner)
+
+
 cdef inline bint is_free_or_empty(const segment_t* segment, uint32_t block) noexcept nogil:
     cdef const mid_block_t* at = &segment.mid.block[block]
     return at.state == MID_FREE or (at.state == MID_SLAB and segment.slabs.slab[at.role.slab].used == 0)
@@ -239,15 +250,19 @@ cdef uint32_t free_below(const segment_t* segment, uint32_t end) noexcept nogil:
 
 
 cdef uint32_t free_units(const segment_t* segment, uint32_t unit) noexcept nogil:
-    """Units of the free block, held run or empty slab that starts at a unit; 0 for any other."""
+    """Units of the free block, held run or empty slab that starts at a unit; 0 for any other, and for a capture's."""
     cdef int state = segment.buddy.state[unit]
     cdef const slab_t* slab
+    if state != 0 and owners_has(&segment.captures, segment.buddy.entry[unit].owner):
+        return 0
     if 0 < state < BUDDY_LIVE:
         return <uint32_t>1 << (state - 1)
     if state == BUDDY_HELD:
         return segment.buddy.entry[unit].role.live.units
     slab = empty_run(segment, unit) if state == 0 else NULL
-    return <uint32_t>(slab.bytes >> segment.min_block_shift) if slab != NULL else 0
+    if slab == NULL or owners_has(&segment.captures, slab.owner):
+        return 0
+    return <uint32_t>(slab.bytes >> segment.min_block_shift)
 
 
 cdef size_t aligned_block(const segment_t* segment, uint32_t low, uint32_t high) noexcept nogil:

@@ -7,7 +7,7 @@ from libc.string cimport memset
 from cuda_pool._hostmem cimport CACHE_LINE, host_align
 from cuda_pool._lock cimport cpu_pause, lock_acquire, lock_clear, lock_t, sched_yield
 from cuda_pool._order cimport this_thread
-from cuda_pool._relaxed cimport set_pointer, set_u32
+from cuda_pool._relaxed cimport get_pointer, set_pointer, set_u32
 
 # The list of the calling thread's seats is in this module only. A thread that ends, or the only one of a forked child,
 # forgets its seats: in the child every other thread is gone, and no pool may be used.
@@ -76,6 +76,8 @@ cdef extern from * nogil:
 cdef enum:
     STOP_PAUSES = 64
 
+cdef seat_t** (*find_place)(uint32_t) noexcept nogil
+
 
 cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil:
     cdef seat_t* seat
@@ -112,6 +114,22 @@ cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil:
     if seat != NULL:
         place[0] = seat
     return seat
+
+
+cdef seat_t* seat_mine(const void* segment) noexcept nogil:
+    cdef seat_t* seat = <seat_t*>seats_get()
+    while seat != NULL and seat.segment != segment:
+        seat = seat.also
+    return seat
+
+
+cdef seat_t** seat_place(uint32_t place) noexcept nogil:
+    return find_place(place)
+
+
+cdef void seats_are_found_by(seat_t** (*find)(uint32_t) noexcept nogil) noexcept nogil:
+    global find_place
+    find_place = find
 
 
 cdef void purge() noexcept nogil:

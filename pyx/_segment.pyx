@@ -22,7 +22,7 @@ from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport get_size, get_u64, set_size, set_u32, set_u64
 from cuda_pool._room cimport segment_largest_run
-from cuda_pool._seat cimport seat_t
+from cuda_pool._seat cimport seat_mine, seat_t
 from cuda_pool._slab cimport (
     NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
     slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
@@ -160,17 +160,25 @@ cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, si
     if segment.learn != NULL:
         learn_enter(segment.learn, used)
     segment_note_highs(segment)
+    segment_note_seat(segment)
 
 
 cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil:
     tally_enter(&segment.total, used, requested)
     segment_note_highs(segment)
+    segment_note_seat(segment)
+
+
+cdef void segment_note_seat(const segment_t* segment) noexcept nogil:
+    cdef seat_t* seat = seat_mine(segment)
+    if seat != NULL:
+        seat_note(seat, segment)
 
 
 cdef void segment_note_highs(segment_t* segment) noexcept nogil:
     cdef tally_t total = segment_total(segment)
-    segment.used_high = max(segment.used_high, total.used)
-    segment.requested_high = max(segment.requested_high, total.requested)
+    set_size(&segment.used_high, max(segment.used_high, total.used))
+    set_size(&segment.requested_high, max(segment.requested_high, total.requested))
     if segment.learn != NULL:
         learn_note(segment.learn, total.used, total.allocs)
 
@@ -425,7 +433,7 @@ cdef size_t segment_offset(const segment_t* segment, const place_t* place) noexc
     return slab.offset + slab.colour + place.slot * segment.slabs.size_class[slab.size_class].size
 
 
-cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
+cdef void segment_hold(segment_t* segment, const place_t* place, owner_t capture) noexcept nogil:
     place_leave(segment, place)
     segment.held += place.used
     if place.tier == TIER_SLAB:
@@ -434,8 +442,12 @@ cdef void segment_hold(segment_t* segment, const place_t* place) noexcept nogil:
     set_tag(segment, segment_offset(segment, place), 0)
     if place.tier == TIER_MID:
         segment.mid.block[place.index].state = MID_HELD
+        if capture != NOBODY:
+            segment.mid.block[place.index].owner = capture
     else:
         segment.buddy.state[place.index] = BUDDY_HELD
+        if capture != NOBODY:
+            segment.buddy.entry[place.index].owner = capture
 
 
 cdef void segment_unhold(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:

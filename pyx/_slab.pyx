@@ -8,7 +8,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from cuda_pool._bits cimport log2_ceil, popcount64
+from cuda_pool._bits cimport popcount64
 from cuda_pool._hostmem cimport CACHE_LINE, host_align, host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_note, demand_pass
 from cuda_pool._owner cimport OWNERS, view_allows
@@ -22,7 +22,6 @@ cdef enum:
     RECORDS_COLOUR = 12
     DEMAND_COLOUR = 27
     RECORDS_MAX = 1 << 22
-    SLAB_BITS = 31              # no slab is larger: the largest slot and the largest unit of a run are half of it
 
 
 cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most, bint colouring) noexcept nogil:
@@ -162,9 +161,9 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
     slab.start = offset + slab.colour
-    slab.size = <uint32_t>group.size
+    slab.size = group.size
     slab.reciprocal = group.reciprocal
-    slab.shift = group.shift
+    slab.limit = 0 if slabs.colouring else group.reciprocal
     ready_enter(slabs, index)
     return index
 
@@ -347,14 +346,12 @@ cdef inline slab_list_t slab_state(const slab_t* slab) noexcept nogil:
 
 
 cdef void class_init(size_class_t* group, size_t size) noexcept nogil:
-    """Make the reciprocal exact for offsets below 2**SLAB_BITS.
+    """A slab has less than 2**32 bytes.
 
-    With r = ceil(2**shift / size), delta * r >> shift == delta // size for delta < D when D * size <= 2**shift
-    (Granlund and Montgomery, PLDI 1994).
+    Lemire, Kaser and Kurz, "Faster remainder by direct computation", Software: Practice and Experience 49 (2019).
     """
     group.size = size
-    group.shift = SLAB_BITS + log2_ceil(size)
-    group.reciprocal = ((<uint64_t>1 << group.shift) + size - 1) // size
+    group.reciprocal = <uint64_t>-1 // size + 1
 
 
 cdef uint32_t next_colour(slabs_t* slabs, size_t slack) noexcept nogil:

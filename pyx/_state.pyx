@@ -4,14 +4,14 @@ from libc.stdint cimport uint32_t
 
 from cuda_pool._cache cimport caches_check, caches_forget
 from cuda_pool._held cimport (
-    NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_add, owners_allowed, owners_discard,
-    owners_has, owners_t)
+    NO_HELD, held_t, helds_add, helds_check, helds_remove, helds_reserve, owners_allowed)
 from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_SPARE, movable_t, movables_check, movables_rehome, movables_settle)
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, order_any_pending, order_check, order_drop, order_view, order_waited, stream_freed,
     stream_t)
-from cuda_pool._owner cimport BATCH_LAST, NOBODY, OWNERS, batch_within, later_batch
+from cuda_pool._owner cimport (
+    BATCH_LAST, NOBODY, OWNERS, batch_within, later_batch, owners_add, owners_discard, owners_has, owners_t)
 from cuda_pool._region cimport regions_check, regions_find
 from cuda_pool._relaxed cimport get_u32, set_u32, swap_u32
 from cuda_pool._segment cimport (
@@ -111,7 +111,7 @@ cdef int hold_for_origin(pool_t* pool, const void* ptr, const place_t* place) no
     uses_remove(&pool.uses, pool_offset(pool, ptr))
     memset(&owners, 0, sizeof(owners))
     owners_add(&owners, use.origin)
-    segment_hold(&pool.segment, place)
+    segment_hold(&pool.segment, place, capture_among(pool, &owners))
     helds_add(&pool.helds, place, &owners, use.batch, slot_list(pool, place, use.origin))
     return STATUS_OK
 
@@ -146,7 +146,7 @@ cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* p
         return STATUS_HOST_MEMORY
     users_of(pool, place, ptr, owner, &owners)
     drop_uses(pool, ptr)
-    segment_hold(&pool.segment, place)
+    segment_hold(&pool.segment, place, capture_among(pool, &owners))
     helds_add(&pool.helds, place, &owners, pool.order.batch, held_list(pool, place, owner, &owners))
     note_freed(pool, &owners, place.used)
     return STATUS_OK
@@ -181,6 +181,15 @@ cdef void users_of(const pool_t* pool, const place_t* place, const void* ptr, ow
     owners_add(owners, owner)
     if place.owner != NOBODY and place.batch != 0 and not is_behind(pool, owner, place.owner, place.batch):
         owners_add(owners, place.owner)
+
+
+cdef owner_t capture_among(const pool_t* pool, const owners_t* owners) noexcept nogil:
+    """A capture that is among some owners, or nobody."""
+    cdef int owner
+    for owner in range(LEGACY, pool.order.streams):
+        if pool.order.stream[owner].kind == STREAM_CAPTURE and owners_has(owners, <owner_t>owner):
+            return <owner_t>owner
+    return NOBODY
 
 
 cdef uint32_t* held_list(pool_t* pool, const place_t* place, owner_t owner, const owners_t* owners) noexcept nogil:
@@ -282,6 +291,7 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil:
     if to != NOBODY:
         stream_freed(&pool.order, to, 0)
     caches_forget(pool, owner)
+    owners_discard(&pool.segment.captures, owner)
     order_drop(&pool.order, owner)
     settle_locked(pool)
 

@@ -12,14 +12,13 @@ from libc.string cimport memset
 from cuda_pool._ask cimport ask_copy, ask_zero
 from cuda_pool._behind cimport get_behind_all, stream_is_open
 from cuda_pool._driver cimport cudaStream_t
-from cuda_pool._held cimport owners_t
 from cuda_pool._layout cimport layout_is_free, layout_take, wanting_t
 from cuda_pool._lock cimport lock_release
 from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
 from cuda_pool._order cimport order_view
-from cuda_pool._owner cimport owner_t, view_t
+from cuda_pool._owner cimport owner_t, owners_t, view_t
 from cuda_pool._pool cimport slow_enter
 from cuda_pool._segment cimport place_t, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing

@@ -21,8 +21,8 @@ from cuda_pool._driver cimport (
 from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._held cimport (
-    NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t, owners_add,
-    owners_allowed, owners_has, owners_t)
+    NO_HELD, helds_add, helds_check, helds_destroy, helds_init, helds_remove, helds_reserve, helds_t,
+    owners_allowed)
 from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
 from cuda_pool._ledger cimport account_t, ledger_close, ledger_destroy, ledger_find, ledger_open, ledger_t
 from cuda_pool._locks cimport enter_all, leave_all
@@ -35,7 +35,8 @@ from cuda_pool._order cimport (
     STREAM_VOUCHED, order_add, order_any_pending, order_check, order_destroy, order_drop, order_find, order_init,
     order_mark, order_pass_mark, order_search, order_t, order_view, order_waited, stream_freed, stream_is_pending,
     stream_ref_t, stream_t)
-from cuda_pool._owner cimport LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, view_allows, view_t
+from cuda_pool._owner cimport (
+    LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, owners_add, owners_has, owners_t, view_allows, view_t)
 from cuda_pool._plan cimport (
     plan_add, plan_choose, plan_destroy, plan_init, plan_measure, plan_reserve, plan_t)
 from cuda_pool._pool cimport pool_check, pool_ignore_streams, pool_record_use_as, pool_size_of, pool_skip_batches

@@ -32,17 +32,17 @@ MOVABLE_KEY = <uint64_t>1 << 63
 THREAD_STREAM = <uint64_t>1 << 63
 
 
-cdef int traced_alloc(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int traced_alloc(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                       void** ptr) noexcept nogil:
     cdef tracer_t* tracer
     cdef int status
     traced_enter(pool, &tracer)
-    status = serve_unnoted(pool, place, nbytes, alignment, stream, ptr)
+    status = serve_unnoted(pool, nbytes, alignment, stream, ptr)
     traced_made(tracer, status, <uintptr_t>ptr[0], nbytes, stream.handle, stack_get())
     return status
 
 
-cdef int traced_try_alloc(pool_t* pool, seat_t** place, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+cdef int traced_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                           void** ptr) noexcept nogil:
     cdef uint32_t stack = traced_stack(pool)    # first: what runs there may use the pool
     cdef tracer_t* tracer
@@ -50,61 +50,61 @@ cdef int traced_try_alloc(pool_t* pool, seat_t** place, size_t nbytes, size_t al
     ptr[0] = NULL
     if not traced_try_enter(pool, &tracer):
         return STATUS_WOULD_WAIT
-    status = try_serve_unnoted(pool, place, nbytes, alignment, stream, ptr)
+    status = try_serve_unnoted(pool, nbytes, alignment, stream, ptr)
     traced_made(tracer, status, <uintptr_t>ptr[0], nbytes, stream.handle, stack)
     return status
 
 
-cdef int traced_free(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+cdef int traced_free(pool_t* pool, void* ptr) noexcept nogil:
     cdef tracer_t* tracer
     cdef note_t* note
     cdef int status
     traced_enter(pool, &tracer)
     note = traced_open(tracer, <uintptr_t>ptr, STREAM_OF_BLOCK)
-    status = try_take_back_unnoted(pool, place, ptr)
+    status = try_take_back_unnoted(pool, ptr)
     traced_settle(note, status)
     if status == STATUS_WOULD_WAIT:
-        return free_late(pool, place, ptr)
+        return free_late(pool, ptr)
     if get_flag(&pool.release_due):
         pool_release(pool)
     return status
 
 
-cdef int traced_try_free(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+cdef int traced_try_free(pool_t* pool, void* ptr) noexcept nogil:
     cdef tracer_t* tracer
     cdef note_t* note
     cdef int status
     if not traced_try_enter(pool, &tracer):
         return STATUS_WOULD_WAIT
     note = traced_open(tracer, <uintptr_t>ptr, STREAM_OF_BLOCK)
-    status = try_take_back_unnoted(pool, place, ptr)
+    status = try_take_back_unnoted(pool, ptr)
     traced_settle(note, status)
     return status
 
 
-cdef int traced_free_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+cdef int traced_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef tracer_t* tracer
     cdef note_t* note
     cdef int status
     traced_enter(pool, &tracer)
     note = traced_open(tracer, <uintptr_t>ptr, stream_number(stream.handle))
-    status = try_take_back_async_unnoted(pool, place, ptr, stream)
+    status = try_take_back_async_unnoted(pool, ptr, stream)
     traced_settle(note, status)
     if status == STATUS_WOULD_WAIT:
-        return free_async_late(pool, place, ptr, stream)
+        return free_async_late(pool, ptr, stream)
     if get_flag(&pool.release_due):
         pool_release(pool)
     return status
 
 
-cdef int traced_try_free_async(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+cdef int traced_try_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef tracer_t* tracer
     cdef note_t* note
     cdef int status
     if not traced_try_enter(pool, &tracer):
         return STATUS_WOULD_WAIT
     note = traced_open(tracer, <uintptr_t>ptr, stream_number(stream.handle))
-    status = try_take_back_async_unnoted(pool, place, ptr, stream)
+    status = try_take_back_async_unnoted(pool, ptr, stream)
     traced_settle(note, status)
     return status
 
@@ -112,19 +112,19 @@ cdef int traced_try_free_async(pool_t* pool, seat_t** place, void* ptr, const st
 # Frees that wait for the driver. A note that is open meanwhile would hold up all others: it is written beforehand, and
 # if the free fails, another one says that the block is there.
 
-cdef int free_late(pool_t* pool, seat_t** place, void* ptr) noexcept nogil:
+cdef int free_late(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status
     note_freed(pool, ptr, STREAM_OF_BLOCK)
-    status = take_back_unnoted(pool, place, ptr)
+    status = take_back_unnoted(pool, ptr)
     if status != STATUS_OK:
         note_kept(pool, ptr, NULL)
     return status
 
 
-cdef int free_async_late(pool_t* pool, seat_t** place, void* ptr, const stream_ref_t* stream) noexcept nogil:
+cdef int free_async_late(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef int status
     note_freed(pool, ptr, stream_number(stream.handle))
-    status = take_back_async_unnoted(pool, place, ptr, stream)
+    status = take_back_async_unnoted(pool, ptr, stream)
     if status != STATUS_OK:
         note_kept(pool, ptr, stream.handle)
     return status

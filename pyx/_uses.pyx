@@ -4,8 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from cuda_pool._held cimport owners_discard
-from cuda_pool._owner cimport NOBODY
+from cuda_pool._owner cimport NOBODY, owners_discard
 from cuda_pool._relaxed cimport set_u32
 
 cdef enum:

@@ -4,6 +4,7 @@ import pytest
 
 import cuda_pool as cp
 from cuda_pool import _bench
+from cuda_pool.trace import Trace
 
 CAPACITY = "1GiB"
 ALONE = {"W1": _bench.SlabLoop, "W2": _bench.SlabLoop, "W3": _bench.MidLoop, "W4": _bench.BuddyLoop}
@@ -13,6 +14,10 @@ ALONE = {"W1": _bench.SlabLoop, "W2": _bench.SlabLoop, "W3": _bench.MidLoop, "W4
 def pool():
     with cp.Pool(CAPACITY, device=cp.sim.Device(CAPACITY)) as pool:
         yield pool
+
+
+def trace(*events):
+    return Trace.from_events([(*event, 0) for event in events])
 
 
 def loops(work, pool, name):
@@ -106,3 +111,58 @@ def test_compare_calls(pool):
 def test_medians_takes_each_column():
     numbers = iter([0, 0, 5, 1, 3, 9, 4, 2])
     assert _bench.medians([lambda: next(numbers)] * 2, 3) == [4, 2]
+
+
+def test_in_turn_leaves_the_first_round_out():
+    numbers = iter([0, 0, 5, 1, 3, 9])
+    assert _bench.in_turn([lambda: next(numbers)] * 2, 2) == [[5, 3], [1, 9]]
+
+
+def test_work_of_a_trace(pool):
+    """An orphan free, a block of no bytes, one that was live before, and one that is left."""
+    work = _bench.TraceWork(trace(("alloc", 1, 1000), ("free", 9, 4096), ("free", 8, 0), ("alloc", 2, 0), ("free", 1, 1000),
+                                  ("free", 1, 1000), ("free", 2, 0), ("alloc", 3, 70_000)))
+    assert work.live == 5 and work.pairs == 2       # four events are left
+    loop = _bench.PoolLoop(work, pool)
+    for rounds in (1, 2, 3):
+        assert loop.run() > 0
+        stats = pool.stats()
+        assert stats.alloc_count == stats.free_count == 3 * rounds and stats.used == 0
+    assert pool.stats().requested_high == 70_000
+    pool.check()
+
+
+def test_trace_that_runs_out_of_memory_returns_its_blocks(pool):
+    loop = _bench.PoolLoop(_bench.TraceWork(trace(*(("alloc", block, 600 << 20) for block in range(2)))), pool)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="PoolLoop"):
+            loop.run()
+        assert pool.stats().used == 0
+
+
+@pytest.mark.parametrize("events", [(), [("alloc", 1, 4 << 30)], [("alloc", 1, 0)], [("free", 1, 0)]])
+def test_trace_that_is_no_work(events):
+    with pytest.raises(ValueError, match="below 4 GiB each, and events"):
+        _bench.TraceWork(trace(*events))
+
+
+def test_library_loop():
+    loop = _bench.LibraryLoop(_bench.Workload.named("W2", 1000), "libc.so.6", "malloc", "free")
+    assert loop.run() > 0
+
+
+@pytest.mark.parametrize("arguments, named", [(("none.so", "malloc", "free"), "none.so"),
+                                              (("libc.so.6", "no_such_name", "free"), "no_such_name"),
+                                              (("libc.so.6", "malloc", "no_such_name"), "no_such_name")])
+def test_library_that_is_not_there(arguments, named):
+    with pytest.raises(OSError, match=named):
+        _bench.LibraryLoop(_bench.Workload.named("W1", 10), *arguments)
+
+
+def test_pool_calls(pool):
+    timed = _bench.pool_calls(pool, calls=100)
+    assert list(timed) == list(_bench.CALLS)
+    for what, allocations in (("alloc free", 1), ("alloc free_async", 1), ("buffer", 1), ("empty one", 0)):
+        before = pool.stats().alloc_count
+        assert timed[what].run() > 0
+        assert pool.stats().alloc_count - before == allocations * 100 and pool.stats().used == 0

@@ -102,6 +102,37 @@ def test_a_block_freed_in_a_capture_stays_until_the_release(device, make_pool, n
 
 
 @each_size
+@pytest.mark.parametrize("where", ["before", "inside"], ids=["allocated-before", "allocated-inside"])
+def test_largest_free_leaves_out_what_is_a_graphs(device, make_pool, nbytes, capacity, where):
+    """Its memory, however empty, joins no other before the release."""
+    pool, stream = make_pool(capacity), device.stream()
+    empty = pool.stats().largest_free
+    blocks = fill(pool, nbytes)
+    middle = blocks.pop(len(blocks) // 2)
+    if where == "inside":
+        pool.free(middle)
+    with capturing(pool, stream) as captured:
+        if where == "inside":
+            assert pool.alloc(nbytes, stream) == middle
+        pool.free_async(middle, stream)
+        for ptr in blocks:
+            pool.free(ptr)
+    check_largest(pool)
+    captured.graph.release()
+    captured.kept.release()
+    assert pool.stats().largest_free == empty
+
+
+def check_largest(pool):
+    """Assert that a request of `largest_free` bytes is served, and none that is larger."""
+    largest = pool.stats().largest_free
+    assert 0 < largest < pool.stats().free
+    pool.free(pool.alloc(largest))
+    with pytest.raises(cp.OutOfMemoryError):
+        pool.alloc(largest + 1)
+
+
+@each_size
 @each_reuse
 def test_within_a_capture_a_block_is_used_again_at_once(device, make_pool, nbytes, capacity, reuse):
     pool, stream = make_pool(capacity, reuse=reuse), device.stream()

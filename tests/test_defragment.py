@@ -326,6 +326,29 @@ def test_not_on_a_captured_stream(make_device):
         graph.release()
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_memory_of_a_graph_is_not_part_of_the_largest_piece(make_device, inside):
+    """Blocks beside it move only where that makes the largest free piece larger that there is without it."""
+    device = make_device("64MiB")
+    with cp.Pool("3MiB", slab_max=0, device=device) as pool:
+        stream = device.stream()
+        early = None if inside else pool.alloc("2MiB", stream)
+        with pool.capture(stream) as graph:
+            stream.begin_capture()
+            pool.free_async(early or pool.alloc("2MiB", stream), stream)
+            captured = stream.end_capture()
+        blocks = [pool.alloc(8 * KIB) for _ in range(100)]
+        kept = pool.movable(4 * KIB)
+        for ptr in blocks:
+            pool.free(ptr)
+        report = pool.defragment()
+        assert report.after.largest_free >= report.before.largest_free
+        pool.free(pool.alloc(report.after.largest_free))
+        captured.release()
+        graph.release()
+        assert pool.defragment().after.largest_free > 2 * MIB and kept
+
+
 @pytest.mark.parametrize("name, bad, error", [
     ("defrag_threshold", 0, ValueError), ("defrag_interval", -1, ValueError), ("defrag_interval", 1.5, TypeError),
     ("defrag_threshold", "8", TypeError), ("defrag_interval", True, TypeError),
@@ -458,7 +481,7 @@ def test_two_passes_at_once_and_a_close(make_device):
     device = make_device("64MiB")
     pool = cp.Pool("32MiB", device=device)
     kept = checkerboard(pool, 32)
-    device.delay("cudaMemcpyAsync", 0.02)
+    device.delay("cudaMemcpyAsync", 0.1)
     outcomes = []
 
     def run():
@@ -470,7 +493,8 @@ def test_two_passes_at_once_and_a_close(make_device):
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
-    time.sleep(0.05)
+    while device.calls["cudaMemcpyAsync"] == 0:
+        time.sleep(0.01)
     pool.close()
     for thread in threads:
         thread.join()

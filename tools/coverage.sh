@@ -5,7 +5,7 @@
 #
 # Builds with line events and prints a line for each file in pyx/. Line events take the GIL in code that otherwise runs
 # without it and make it many times slower. Left out are tests with several threads in one pool (marked threads),
-# which would hang, the millions of operations of test_cases.py and test_bench.py, the tests that compile, and those
+# which would hang, the millions of operations of test_cases.py and of bench, the tests that compile, and those
 # marked untraced, which read millions of lines, or make allocations of the host fail, then those of line events too.
 # Garbage is collected between tests only, see coverage_plugin.py. It takes a quarter of an hour.
 . "$(dirname "$0")/common.sh"
@@ -22,7 +22,8 @@ export PYTHONPATH=$tree/tools
 failed=0
 "$venv/bin/coverage" run "$venv/bin/pytest" -q -p no:cacheprovider -p coverage_plugin \
     -m "not threads and not untraced and not gpu" --ignore=tests/test_build.py --ignore=tests/test_cases.py \
-    --ignore=tests/test_bench.py --ignore=tests/test_examples.py --ignore=tests/test_docs.py "$@" || failed=$?
+    --ignore=tests/test_bench.py --ignore=tests/test_bench_table.py --ignore=tests/test_cli_bench.py \
+    --ignore=tests/test_examples.py --ignore=tests/test_docs.py "$@" || failed=$?
 
 say "lines run"
 "$venv/bin/coverage" report --include='pyx/*'

@@ -1,8 +1,10 @@
 """The whole pool: lock, statistics and pointer checks on."""
 
-from cuda_pool import _bench
+from cuda_pool import _bench, _bench_table
 
 from . import PAIRS, ratio_to_malloc, simulated_pool, workload
+
+ROUNDS = 101
 
 
 class Pairs:
@@ -21,6 +23,32 @@ class Pairs:
 
     def track_ratio_to_malloc(self, name):
         return ratio_to_malloc(self.loop)
+
+    track_ratio_to_malloc.unit = "x malloc"
+
+
+class Live:
+    """Ever more live blocks, of 64 bytes to 2 KiB."""
+
+    params = list(_bench_table.LIVE)
+    param_names = ["workload"]
+
+    def setup(self, name):
+        self.pool = simulated_pool()
+        self.loop = _bench.PoolLoop(_bench_table.make_work(name, PAIRS), self.pool)
+        self.loop.run()
+
+    def time_pairs(self, name):
+        self.loop.run()
+
+
+class Threads:
+    """The workload W2 in each of two threads, by the wall clock: it needs two idle processors."""
+
+    def track_ratio_to_malloc(self):
+        runs = _bench_table.make_runs("W6", ["pool", "malloc"], PAIRS)
+        own, malloc = _bench.compare(list(runs.values()))
+        return own / malloc
 
     track_ratio_to_malloc.unit = "x malloc"
 
@@ -49,9 +77,17 @@ class PythonCalls:
         for _ in range(PAIRS):
             pool.buffer(512)
 
-    def track_ratio_to_empty_calls(self):
-        pair, empty, _ = _bench.compare_calls(self.pool)
-        return pair / empty
+
+class PythonRatios:
+    """The same beside two calls of an empty method with one argument."""
+
+    params = ["alloc free", "alloc free_async", "buffer", "empty none"]
+    param_names = ["calls"]
+
+    def track_ratio_to_empty_calls(self, what):
+        calls = _bench.pool_calls(simulated_pool())
+        own, empty = _bench.medians([calls[what].run, calls["empty one"].run], ROUNDS)
+        return own / empty
 
     track_ratio_to_empty_calls.unit = "x two empty calls"
 

@@ -1,11 +1,12 @@
 """Recorded traces, with the default settings."""
 
-from pathlib import Path
-
+from cuda_pool import _bench
 from cuda_pool import replay as player     # names that start with time_ would be taken for benchmarks here
 from cuda_pool.trace import Trace
 
-TRACES = Path(__file__).resolve().parents[2] / "examples"
+from . import example, ratio_to_malloc, simulated_pool
+
+CAPACITY = "64GiB"
 ROUNDS = 5
 
 
@@ -14,10 +15,7 @@ class Replay:
     param_names = ["trace"]
 
     def setup(self, name):
-        path = TRACES / f"{name}.csv.gz"
-        if not path.exists():
-            raise NotImplementedError(f"no {path}")
-        self.trace = Trace.read(path)
+        self.trace = Trace.read(example(name))
 
     def time_replay(self, name):
         player.replay(self.trace)
@@ -26,17 +24,42 @@ class Replay:
         return player.replay(self.trace, repeats=ROUNDS).ns_per_event
 
     def track_ratio_to_malloc(self, name):
-        pairs = [(player.replay(self.trace).ns_per_event, player.time_malloc(self.trace)) for _ in range(ROUNDS)]
-        own, malloc = map(min, zip(*pairs))
-        return own / malloc
-
-    def track_driver_calls(self, name):
-        return sum(player.replay(self.trace).upstream_calls.values())
-
-    def track_footprint(self, name):
-        return player.fit(self.trace, search=False).ratio
+        return ratio_to_malloc(_bench.PoolLoop(_bench.TraceWork(self.trace), simulated_pool(CAPACITY)))
 
     track_ns_per_event.unit = "ns"
     track_ratio_to_malloc.unit = "x malloc"
+
+
+class Footprint:
+    """Exact counts: the same on every machine."""
+
+    params = [Replay.params, ["malloc", "virtual"], ["static", "dynamic"]]
+    param_names = ["trace", "backing", "growth"]
+
+    def setup(self, name, backing, growth):
+        self.trace = Trace.read(example(name))
+        self.settings = {"backing": backing, "growth": growth}
+
+    def track_driver_calls(self, name, backing, growth):
+        return sum(player.replay(self.trace, **self.settings).upstream_calls.values())
+
+    def track_min_capacity(self, name, backing, growth):
+        return player.fit(self.trace, search=False, **self.settings).ratio
+
     track_driver_calls.unit = "calls"
-    track_footprint.unit = "min_capacity / peak_live"
+    track_min_capacity.unit = "min_capacity / peak_live"
+
+
+class Growth:
+    """What a pool that grows comes to hold."""
+
+    params = [Replay.params, ["malloc", "virtual"]]
+    param_names = ["trace", "backing"]
+
+    def setup(self, name, backing):
+        self.trace = Trace.read(example(name))
+
+    def track_peak_reserved(self, name, backing):
+        return player.replay(self.trace, backing=backing, growth="dynamic").ratio
+
+    track_peak_reserved.unit = "peak_reserved / peak_live"
