@@ -228,11 +228,20 @@ cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
     return joined
 
 
-cdef bint is_cached(const pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
-    """Is the seat stopped, or does it have what it can have for the stream?"""
-    cdef const cache_t* cache = named_cache(pool, seat, stream)
-    return (load_u32(&seat.stopped) == SEAT_STAYS or (cache != NULL and is_cache(cache))
-            or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE and not is_promised(pool, stream)))
+cdef bint is_cached(pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
+    """Is the seat stopped, or does it have what it can have for the stream? Others change caches with the pool's lock."""
+    cdef const cache_t* cache
+    cdef bint cached
+    if load_u32(&seat.stopped) == SEAT_STAYS:
+        return True
+    if enter_lock(pool) != STATUS_OK:
+        return False
+    cache = named_cache(pool, seat, stream)
+    cached = ((cache != NULL and is_cache(cache))
+              or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE
+                  and not is_promised(pool, stream)))
+    leave_lock(pool)
+    return cached
 
 
 cdef bint is_promised(const pool_t* pool, const stream_ref_t* stream) noexcept nogil:
