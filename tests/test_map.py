@@ -17,7 +17,9 @@ from cuda_pool.map import (
     write_map)
 from cuda_pool.map.page import column
 from cuda_pool.replay import replay
-from cuda_pool.trace import Trace
+from cuda_pool.trace import Trace, read_trace
+
+from .snapshots import SHAPES, pickled
 
 MIB = 1 << 20
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +35,7 @@ def trace():
 
 def recorded(played=None, until=None, **settings):
     recording = Recording(until)
-    recording.result = replay(played or trace(), recording=recording, **settings)
+    recording.result = replay(trace() if played is None else played, recording=recording, **settings)
     return recording
 
 
@@ -70,6 +72,22 @@ def test_the_snapshot_of_a_recording_names_events_and_streams():
 def test_a_preexisting_block_is_there_from_the_start():
     recording = recorded(until=0)
     assert [block.requested for block in recording.snapshot.blocks if block.state == "live"] == [5 * MIB]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_that_no_event_is_about_are_drawn_with_their_size_and_stream(shape, tmp_path):
+    (tmp_path / "a.pickle").write_bytes(pickled(SHAPES[shape]()))
+    played = read_trace(tmp_path / "a.pickle")
+    recording = recorded(played)
+    film = picture_of_recording(recording, "film")
+    assert film.figures()["live"] == played.peak_live
+    still = picture_of_snapshot(recording.snapshot, "still")
+    film.moment = film.events
+    assert film.figures()["live"] == still.figures()["live"]
+    names = {ident: film.streams[stream] for ident, stream in zip(*(
+        film.blocks[name].tolist() for name in ("ident", "stream")))}
+    for ident, stream in zip(played.live_id.tolist(), played.live["stream"].tolist()):
+        assert names[ident] == f"stream {stream}"
 
 
 def test_a_recording_ends_where_the_memory_does():
