@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ._jsonfile import JsonFormat as JsonFormat
 from .errors import SnapshotError as SnapshotError
+from .torch_format import segments_of as segments_of, write_snapshot as write_snapshot
 
 __all__ = ["Block", "Segment", "Snapshot", "SnapshotError", "Stream"]
 
@@ -13,6 +14,8 @@ VERSION: int
 FILE_MAX: int
 NUMBER_MAX: int
 TEXT_MAX: int
+DEVICE_MAX: int
+PICKLES: tuple[str, ...]
 SNAPSHOT: JsonFormat
 BACKINGS: tuple[str, ...]
 STATES: tuple[str, ...]
@@ -54,6 +57,7 @@ class Snapshot:
     streams: Sequence[Stream]
     segments: Sequence[Segment]
     created_by: str
+    device: int = ...
     def __post_init__(self) -> None: ...
     @property
     def blocks(self) -> Iterator[Block]: ...

@@ -181,17 +181,12 @@ def test_written_snapshot_is_plain_and_consistent(tmp_path):
     (Segment(0, [Block(0, 512, 513)]), None, "at most that"),
     (Segment(0, [Block(0, 512, 1, "idle")]), None, "no state"),
     (Segment(0), Entry("malloc", 0, 1), "no action"),
+    (Segment(0, device=1024), None, "no number of a device"),
 ])
 def test_snapshot_that_is_not_written(tmp_path, segment, entry, message):
     with pytest.raises(ValueError, match=message):
         write_snapshot(tmp_path / "a.pickle", [segment], {0: [entry] if entry else []})
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def memory_viz():
-    """PyTorch's own tools for snapshots; skips where it is missing."""
-    return pytest.importorskip("torch.cuda._memory_viz", exc_type=ImportError)
 
 
 def test_pytorch_opens_what_is_written(tmp_path, memory_viz):
