@@ -151,9 +151,10 @@ def _write_torch(trace, path):
     if end > ADDRESS_END:
         raise ValueError("the trace does not fit into 64-bit addresses: expected less than 2**63 bytes in all")
     address_of = {block: bases[place[0]] + place[1] for block, place in placed.items()}
-    left = _left_live(trace)
-    segments = [_segment(layout, stream, base, {address_of[block]: size for block, size in left.items()
-                                                if placed[block][0] == stream}) for stream, base in bases.items()]
+    left = {stream: {} for stream in bases}
+    for block, size in _left_live(trace).items():
+        left[placed[block][0]][address_of[block]] = size
+    segments = [_segment(layout, stream, base, left[stream]) for stream, base in bases.items()]
     write_snapshot(path, segments, {trace.gpu or 0: _entries(trace, address_of)})
     return _torch_notes(trace)
 

@@ -12,13 +12,12 @@ from typing import NamedTuple
 from ._jsonfile import JsonFormat
 from .errors import SnapshotError
 from .sizes import is_index, shown
-from .torch_format import segments_of, write_snapshot
 
 __all__ = ["Block", "Segment", "Snapshot", "SnapshotError", "Stream"]
 
 FORMAT = "cuda_pool snapshot"
 VERSION = 1
-FILE_MAX = 1 << 30              # bytes of text
+FILE_MAX = 48 << 20             # bytes of text: of 1.2 million blocks, or a gibibyte of anything in memory
 NUMBER_MAX = (1 << 64) - 1
 TEXT_MAX = 100
 DEVICE_MAX = (1 << 31) - 1
@@ -162,7 +161,7 @@ class Snapshot:
         Parameters
         ----------
         path : str or os.PathLike
-            JSON, plain or gzip; at most 1 GiB of text.
+            JSON, plain or gzip; at most 48 MiB of text.
 
         Raises
         ------
@@ -189,9 +188,11 @@ class Snapshot:
         OSError
             The file cannot be written.
         ValueError
-            The ordinal of the device is above 1023, which no snapshot of PyTorch has.
+            There would be more than 48 MiB of JSON, which is about 1.2 million blocks; or the ordinal of the device is
+            above 1023, which no snapshot of PyTorch has.
         """
         if os.fsdecode(path).endswith(PICKLES):
+            from .torch_format import segments_of, write_snapshot   # few need it, and pickle takes its time
             write_snapshot(path, segments_of(self), {})
             return
         SNAPSHOT.save(path, self.as_dict(), separators=(",", ":"))

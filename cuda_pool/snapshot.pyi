@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ._jsonfile import JsonFormat as JsonFormat
 from .errors import SnapshotError as SnapshotError
-from .torch_format import segments_of as segments_of, write_snapshot as write_snapshot
 
 __all__ = ["Block", "Segment", "Snapshot", "SnapshotError", "Stream"]
 

@@ -178,8 +178,8 @@ ROW = ("segments", 0, "blocks", 0)
     (changed([*ROW, 3], "huge"), "tier is one of slab"), (changed([*ROW, 4], 2), "index of streams"),
     (changed([*ROW, 5], -1), "allocation is an integer"), (changed([*ROW, 6], 1), "true or false"),
     (changed(ROW, [1, 2]), "list of 7 values"),
-    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": NaN'), "NaN is no number"),
-    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": ' + "9" * 5000), "too large"),
+    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": NaN'), "'NaN' is no number"),
+    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": ' + "9" * 5000), "is no number that is accepted"),
     (json.dumps({key: value for key, value in small().as_dict().items() if key != "segments"}), "no segments"),
 ])
 def test_a_damaged_file_is_refused_with_what_is_accepted(text, message, tmp_path):
@@ -201,10 +201,13 @@ def test_a_file_that_is_cut_off_or_no_text_is_refused(tmp_path):
 
 
 def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
-    assert FILE_MAX == 1 << 30
+    assert FILE_MAX == 48 << 20
     monkeypatch.setattr(snapshots, "SNAPSHOT", dataclasses.replace(snapshots.SNAPSHOT, bytes_max=100))
     path = tmp_path / "long.json"
-    small().save(path)
+    path.write_text(json.dumps(small().as_dict()))
+    with pytest.raises(ValueError, match="a file holds at most 100 B"):
+        small().save(tmp_path / "other.json")
+    assert not (tmp_path / "other.json").exists()
     with pytest.raises(cp.SnapshotError, match="at most"):
         Snapshot.load(path)
 

@@ -20,8 +20,8 @@ def add_to(commands):
 def run(arguments):
     """Compare; return the exit code."""
     about, rows = [], []
-    for name in arguments.trace:
-        trace = output.read_trace(name, arguments.trace_device)
+    traces = [output.read_trace(name, arguments.trace_device) for name in arguments.trace]      # a bad one shows at once
+    for name, trace in zip(arguments.trace, traces):
         with output.progress(name) as report:
             found = compare(trace, lag=arguments.lag, progress=report)
         about.append({"trace": name, **output.origin_of(trace), "events": trace.events, "streams": trace.streams,

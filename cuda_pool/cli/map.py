@@ -3,7 +3,6 @@
 import argparse
 import os
 
-from ..errors import SnapshotError
 from ..map import Recording, figures_of, picture_of_snapshot, write_map
 from ..replay import replay
 from ..sizes import format_size
@@ -58,10 +57,7 @@ def _default_name(source):
 
 
 def _of_snapshot(arguments):
-    try:
-        return picture_of_snapshot(Snapshot.load(arguments.snapshot), os.path.basename(arguments.snapshot))
-    except SnapshotError as error:
-        raise ValueError(f"{error.path}: {error.reason}") from None
+    return picture_of_snapshot(Snapshot.load(arguments.snapshot), os.path.basename(arguments.snapshot))
 
 
 def _of_trace(arguments):

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from .._source import open_source
 from .._trace import TraceBuilder
 from .._trace_csv import CsvParser
 from .._trace_rmm import RmmParser
-from .source import open_source
 from .torch_snapshot import Snapshot, parse_snapshot, take_snapshot
 
 __all__ = ["About", "Snapshot", "read_into", "read_snapshot"]

@@ -4,7 +4,8 @@ import contextlib
 import gzip
 import zlib
 
-from ..errors import TraceError
+from .errors import TraceError
+from .sizes import format_size
 
 GZIP_MAGIC = b"\x1f\x8b"
 PIECE = 1 << 20             # bytes of text in memory at a time
@@ -60,17 +61,33 @@ class Source:
             yield piece
 
     def whole(self):
-        """Return all bytes at once; a compressed file may be 32 times as long unpacked, and 16 MiB."""
+        """Return all bytes of a pickle; a compressed one may be 32 times as long unpacked, and 16 MiB."""
         found = []
-        length = packed = 0
-        for piece in self.pieces(lambda: (None, f"byte {length} of the unpacked file")):
-            found.append(piece)
-            length += len(piece)
+        for length in self._gather(found):
             packed = self._packed_length() if self.packed else length
             if length > UNPACKED_MIN + UNPACKED_PER_BYTE * packed:
                 raise TraceError(None, "the gzip data unpacks to more than a snapshot does: unpack it beforehand if "
-                                       "that is right", f"byte {length} of the unpacked file")
+                                       "that is right", self._byte(length))
         return b"".join(found)
+
+    def at_most(self, most):
+        """Return all bytes, of which there may be so many."""
+        found = []
+        for length in self._gather(found):
+            if length > most:
+                raise TraceError(None, f"the text goes on: expected at most {format_size(most)}", self._byte(most))
+        return b"".join(found)
+
+    def _gather(self, found):
+        """Append the pieces to a list; yield the length after each."""
+        length = 0
+        for piece in self.pieces(lambda: (None, self._byte(length))):
+            found.append(piece)
+            length += len(piece)
+            yield length
+
+    def _byte(self, number):
+        return f"byte {number} of the unpacked file" if self.packed else f"byte {number}"
 
     def _packed_length(self):
         return self._read.__self__.fileobj.taken
