@@ -1,5 +1,7 @@
 """``cuda-pool compare``: the pool beside what other allocators would reserve."""
 
+import os
+
 from ..compare import compare
 from . import output
 
@@ -22,7 +24,7 @@ def run(arguments):
     about, rows = [], []
     traces = [output.read_trace(name, arguments.trace_device) for name in arguments.trace]      # a bad one shows at once
     for name, trace in zip(arguments.trace, traces):
-        with output.progress(name) as report:
+        with output.progress(os.path.basename(name)) as report:
             found = compare(trace, lag=arguments.lag, progress=report)
         about.append({"trace": name, **output.origin_of(trace), "events": trace.events, "streams": trace.streams,
                       "peak_live": trace.peak_live})

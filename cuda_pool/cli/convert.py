@@ -22,10 +22,9 @@ def run(arguments):
     """Convert the trace; return the exit code."""
     to = arguments.to or format_of(arguments.out)
     _check_out(arguments)
-    with output.progress("read"):
-        trace = output.read_trace(arguments.trace, arguments.trace_device)
-    with output.progress("write"):
-        lost = convert(trace, arguments.out, to)
+    trace = output.read_trace(arguments.trace, arguments.trace_device)
+    with output.progress("write") as report:
+        lost = convert(trace, arguments.out, to, progress=report)
     values = {"trace": arguments.trace, "out": arguments.out, **output.origin_of(trace), "to": to,
               "events": trace.events, "blocks": trace.blocks, "peak_live": trace.peak_live,
               "orphan_frees": trace.orphan_frees, "preexisting": trace.preexisting, "lost": lost}

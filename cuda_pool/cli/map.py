@@ -42,7 +42,8 @@ def run(arguments):
         raise ValueError("--at is a moment of a trace: expected --trace TRACE with it")
     out = arguments.out or output.map_target(_default_name(arguments.snapshot or arguments.trace))
     picture = _of_snapshot(arguments) if arguments.trace is None else _of_trace(arguments)
-    write_map(out, picture, arguments.by)
+    with output.progress("draw"):
+        write_map(out, picture, arguments.by)
     values = {"snapshot": arguments.snapshot, "trace": arguments.trace, "map": out, "at": picture.now,
               "backing": picture.backing, "capacity": picture.capacity, "segments": len(picture.strips),
               **figures_of(picture), "largest_request": picture.largest,

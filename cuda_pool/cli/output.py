@@ -129,10 +129,11 @@ def origin_of(trace):
 
 def read_trace(path, device=None):
     """Read a trace of any format; what is wrong with it names the file as well as the place."""
-    try:
-        return Trace.read(path, device=device)
-    except TraceError as error:
-        raise ValueError(f"{path}: {error}") from None
+    with progress("read"):
+        try:
+            return Trace.read(path, device=device)
+        except TraceError as error:
+            raise ValueError(f"{path}: {error}") from None
 
 
 def finish(arguments, result, summary):
@@ -170,7 +171,7 @@ def progress(label):
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
