@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import re
 import time
 import xml.etree.ElementTree as ET
@@ -12,6 +13,7 @@ import pytest
 
 import cuda_pool as cp
 from cuda_pool import cli
+from cuda_pool._replay import PoolReplay
 from cuda_pool.map import (
     MODES, Recording, extents_of, figures_of, page_of, palette, picture_of_recording, picture_of_snapshot, svg_of,
     write_map)
@@ -56,10 +58,42 @@ def test_a_recording_has_every_block_where_the_pool_has_it(settings):
         assert recording.samples[-1][1] == recording.snapshot.largest_free
 
 
-def test_a_recording_changes_nothing_that_is_measured():
-    with_one, without = recorded().result, replay(trace())
-    for name in ("peak_live", "peak_used", "peak_reserved", "failed_row", "upstream_calls"):
-        assert getattr(with_one, name) == getattr(without, name)
+def busy_trace(seed=3):
+    """Small and middle blocks that come and go in no order, so that caches have something to do."""
+    rng, live, rows = random.Random(seed), [], []
+    for number in range(20_000):
+        if len(live) > 400 or live and rng.random() < 0.5:
+            ident, size = live.pop(rng.randrange(len(live)))
+            rows.append(("free", ident, size, ident % 3))
+        else:
+            live.append((number, rng.choice((300, 5000, 70_000, 300_000))))
+            rows.append(("alloc", *live[-1], number % 3))
+    return Trace.from_events(rows)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"growth": "dynamic"}, {"growth": "dynamic", "backing": "virtual"}, {"lag": 30}, {"capacity": "30MiB"}], ids=str)
+def test_a_recording_changes_nothing_that_is_measured(settings):
+    played = busy_trace()
+    with_one, without = recorded(played, **settings).result, replay(played, **settings)
+    assert {**with_one.as_dict(), "ns_per_event": 0} == {**without.as_dict(), "ns_per_event": 0}
+
+
+def test_a_recording_changes_no_address():
+    played, capacity = busy_trace(), 128 * MIB
+    with cp.sim.Device(capacity) as device, cp.Pool(capacity, device=device) as pool:
+        loop = PoolReplay(played, pool)
+        loop.place()
+        loop.run(15_000)
+        without = offsets(pool.snapshot())
+        loop.clear()
+        loop.close()
+    assert offsets(recorded(played, until=15_000, capacity=capacity).snapshot) == without
+
+
+def offsets(snapshot):
+    base = snapshot.segments[0].address
+    return [(block.address - base, block.size, block.requested, block.state) for block in snapshot.blocks]
 
 
 def test_the_snapshot_of_a_recording_names_events_and_streams():
@@ -144,11 +178,24 @@ def test_extents_tile_the_strips(name):
 
 
 def test_film_and_still_agree():
-    for settings in {}, {"backing": "virtual"}, {"growth": "dynamic"}:
+    for settings in {}, {"backing": "virtual"}, {"growth": "dynamic"}, {"lag": 4}, {"lag": 4, "backing": "virtual"}:
         film = picture_of_recording(recorded(**settings), "film")
-        for film.moment in 5, 40, 61:
+        for film.moment in range(62):
             still = picture_of_snapshot(recorded(until=film.moment, **settings).snapshot, "still")
             assert {**film.figures(), "largest_free": 0} == {**still.figures(), "largest_free": 0}
+            assert film.figures()["largest_free"] <= still.figures()["largest_free"]    # whose caches are empty
+
+
+def test_every_event_of_a_long_trace_is_looked_at():
+    """With the device behind, what is largest and pending changes with nearly every event."""
+    blocks = [(ident, 4096 + 256 * (ident * 7 % 97)) for ident in range(25_000)]
+    events = [event for ident, size in blocks for event in (("alloc", ident, size, ident % 3), ("free", ident, size, 0))]
+    recording = recorded(Trace.from_events(events), lag=50, capacity="16MiB")
+    moments = [each[0] for each in recording.samples]
+    assert len(moments) > 25_000 and sum(1 for one, other in zip(moments, moments[1:]) if other == one + 1) > 20_000
+    film = picture_of_recording(recording, "film")
+    for film.moment, largest, pending in recording.samples[::1000]:
+        assert max(largest, pending) <= film.figures()["reserved"] - film.figures()["used"]
 
 
 def test_what_is_too_small_for_the_largest_request():
@@ -252,13 +299,14 @@ def test_paints_of_a_mode_differ():
 
 
 @pytest.mark.parametrize("kind", ["protan", "deutan", "tritan", "grey"])
-def test_neighbours_in_a_legend_stay_apart_for_the_colour_blind(kind):
-    """Plain paints differ by what is left of their colour; matrices of Machado et al., 2009, for full severity."""
-    for mode in ("tier", "age"):
-        paints = [paint.colour for paint in palette.categories(mode, []) if paint.texture == "plain"]
-        seen = [seen_as(colour, kind) for colour in (*paints, palette.WHITE)]
-        nearest = min(np.abs(one - other).max() for at, one in enumerate(seen) for other in seen[:at])
-        assert nearest > (0.03 if kind == "grey" else 0.1), mode
+def test_paints_of_one_texture_stay_apart_for_the_colour_blind_and_in_print(kind):
+    """They differ by what is left of their colour; matrices of Machado et al., 2009, for full severity."""
+    for mode in MODES:
+        paints = [*palette.categories(mode, [f"stream {at}" for at in range(20)]), *palette.PIECES.values()]
+        for texture in {paint.texture for paint in paints}:
+            seen = [seen_as(paint.colour, kind) for paint in paints if paint.texture == texture]
+            nearest = min((np.abs(one - other).max() for at, one in enumerate(seen) for other in seen[:at]), default=1)
+            assert nearest > (0.05 if kind == "grey" else 0.1), (mode, texture)
 
 
 MATRICES = {
@@ -322,6 +370,7 @@ def test_replay_writes_a_page(tmp_path, capsys):
     assert cli.main(["replay", str(EXAMPLE), "--map", str(out), "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["map"] == str(out) and model(out.read_text())["events"] == values["events"]
+    assert f"<title>{EXAMPLE.name}" in out.read_text() and str(EXAMPLE.parent) not in out.read_text()
 
 
 @pytest.mark.parametrize("arguments, message", [
