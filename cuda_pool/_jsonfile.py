@@ -57,14 +57,14 @@ class JsonFormat:
             raise self.error(os.fspath(path), str(error)) from None
 
     def save(self, path, values, **layout):
-        """Write values; with a name that ends in ``.gz`` the file is compressed. Text that ``load`` would refuse for its
+        """Write values; with a name that ends in ``.gz`` the file is compressed. What ``load`` would refuse for its
         length is a ValueError.
         """
         text = json.dumps(values, **layout).encode() + b"\n"
         if len(text) > self.bytes_max:
             raise ValueError(f"the {self.what} has {format_size(len(text))} of text: a file holds at most "
                              f"{format_size(self.bytes_max)}")
-        if os.fsdecode(path).endswith(".gz"):
+        if os.fsdecode(path).lower().endswith(".gz"):
             text = gzip.compress(text, mtime=0)
         with open_atomically(path) as file:
             file.write(text)

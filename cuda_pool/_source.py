@@ -10,6 +10,7 @@ from .sizes import format_size
 GZIP_MAGIC = b"\x1f\x8b"
 PIECE = 1 << 20             # bytes of text in memory at a time
 HEAD = 64                   # bytes that tell the format
+MARK = b"\xef\xbb\xbf"       # with which some programs begin every text
 PICKLES = (b"(l", b"(d", b"]q", b"}q", b"](", b"}(")       # how one of protocol 0 or 1 begins
 UNPACKED_MIN = 16 << 20     # what any compressed snapshot may be unpacked to,
 UNPACKED_PER_BYTE = 32      # and for each of its bytes; snapshots shrink to a tenth
@@ -23,8 +24,8 @@ class Source:
     Attributes
     ----------
     format : str
-        ``"torch"`` for a pickle, ``"rmm"`` or ``"csv"``; what is none of the three is taken for CSV, whose reader says
-        what is wrong with it.
+        ``"torch"`` for a pickle, ``"json"``, ``"rmm"`` or ``"csv"``; what is none of the four is taken for CSV, whose
+        reader says what is wrong with it.
     packed : bool
         Whether it is compressed.
     """
@@ -98,6 +99,7 @@ class Source:
                 self._head += piece
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             self._fault = _reason(error)
+        self._head = self._head.removeprefix(MARK)
 
 
 class _Rejoined:
@@ -123,10 +125,18 @@ def open_source(path):
         yield Source(file)
 
 
+def is_json(path):
+    """Return whether a file begins as JSON does."""
+    with open_source(path) as source:
+        return source.format == "json"
+
+
 def _format(head):
     """A pickle begins with its protocol, or with a container; RMM's log and our own with their headers."""
     if head[:1] == b"\x80" or head[:2] in PICKLES:
         return "torch"
+    if head.lstrip()[:1] in (b"{", b"["):
+        return "json"
     return "rmm" if head.lstrip(b" \t").startswith(b"Thread") else "csv"
 
 

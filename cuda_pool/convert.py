@@ -34,7 +34,7 @@ def format_of(path):
         Its suffix is none of ``.csv``, ``.csv.gz``, ``.pickle``, ``.pkl``, ``.log`` and ``.log.gz``.
     """
     for suffix, name in SUFFIXES.items():
-        if str(path).endswith(suffix):
+        if str(path).lower().endswith(suffix):
             return name
     raise ValueError(f"{shown(str(path))} has no suffix of a format: expected {', '.join(SUFFIXES)}, or the format by "
                      f"name: {', '.join(FORMATS)}")
@@ -81,7 +81,7 @@ def convert(trace, path, to=None, *, progress=None):
 def _write_rmm(trace, path, progress):
     early = _frees_before_allocation(trace)
     with open_atomically(path) as file:
-        if str(path).endswith(".gz"):
+        if str(path).lower().endswith(".gz"):
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 _write_rows(trace, packed, early, progress)
         else:

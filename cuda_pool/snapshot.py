@@ -191,7 +191,7 @@ class Snapshot:
             There would be more than 48 MiB of JSON, which is about 1.2 million blocks; or the ordinal of the device is
             above 1023, which no snapshot of PyTorch has.
         """
-        if os.fsdecode(path).endswith(PICKLES):
+        if os.fsdecode(path).lower().endswith(PICKLES):
             from .torch_format import segments_of, write_snapshot   # few need it, and pickle takes its time
             write_snapshot(path, segments_of(self), {})
             return

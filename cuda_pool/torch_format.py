@@ -111,9 +111,9 @@ def segments_of(snapshot):
     """Return the segments of a pool as PyTorch would tell of them.
 
     A segment is a region, or where pages move, pages side by side that have memory; it is expandable then. Pending
-    blocks are ``"active_pending_free"``, free ones, ready slots and the tails of slabs ``"inactive"``. PyTorch knows one
-    stream of a segment: that of its blocks, or the default stream if they are of several or of none. Memory that is
-    spare has no address, so it is in no segment.
+    blocks are ``"active_pending_free"``, free ones, ready slots and the tails of slabs ``"inactive"``. PyTorch knows
+    one stream of a segment: that of its blocks, or the default stream if they are of several or of none. Memory that
+    is spare has no address, so it is in no segment.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ class Trace(TraceTable):
             The file cannot be written; nothing is left behind.
         """
         with open_atomically(path) as file:
-            if str(path).endswith(".gz"):
+            if str(path).lower().endswith(".gz"):
                 with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                     self._write_rows(packed, progress)
             else:

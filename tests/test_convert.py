@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,7 +122,8 @@ def test_sizes_of_frees(tmp_path):
 
 
 @pytest.mark.parametrize("name, expected", [("a.csv", "csv"), ("a.csv.gz", "csv"), ("a.pickle", "torch"),
-                                            ("a.b.pkl", "torch"), ("a.log", "rmm"), ("a.log.gz", "rmm")])
+                                            ("a.b.pkl", "torch"), ("A.PKL", "torch"), ("a.CSV.GZ", "csv"),
+                                            ("a.log", "rmm"), ("a.log.gz", "rmm")])
 def test_format_by_suffix(name, expected):
     assert format_of(name) == expected
 
@@ -155,6 +159,35 @@ def test_trace_beyond_addresses(tmp_path):
     with pytest.raises(ValueError, match="64-bit"):
         convert(trace, tmp_path / "a.pickle")
     assert list(tmp_path.iterdir()) == []
+
+
+def shell(command, cwd):
+    """Run a shell's command line with `cuda-pool` in it."""
+    command = command.replace("cuda-pool", f"{sys.executable} -m cuda_pool")
+    return subprocess.run(["sh", "-c", command], cwd=cwd, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("out", ["-", "/dev/stdout"])
+def test_a_trace_goes_to_stdout_and_nothing_else(tmp_path, out):
+    (tmp_path / "a.csv").write_bytes(ODD)
+    done = shell(f"cuda-pool convert a.csv {out} --to csv --json a.json", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ODD, b"")
+    assert json.loads((tmp_path / "a.json").read_text())["events"] == 8
+    done = shell(f"cuda-pool convert a.csv {out} --to torch > a.pickle", tmp_path)
+    assert done.returncode == 0 and done.stderr.startswith(b"cuda-pool: 2 frees of blocks that are not live")
+    assert read_snapshot(tmp_path / "a.pickle").entries
+    done = shell(f"cuda-pool convert a.csv {out} --to csv | cuda-pool convert /dev/stdin - --to rmm", tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(b"Thread,Time,Action")
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.json", "a.pickle"]
+
+
+def test_stdout_that_is_taken_or_has_no_format(tmp_path):
+    (tmp_path / "a.csv").write_bytes(ODD)
+    for arguments, message in (("a.csv -", "expected --to"), ("a.csv - --to csv --json -", "stdout is for --json"),
+                               ("a.csv - --to csv --json a.json >&-", "stdout is closed")):
+        done = shell(f"cuda-pool convert {arguments}", tmp_path)
+        assert done.returncode == 2 and message.encode() in done.stderr and done.stdout == b""
+    assert os.listdir(tmp_path) == ["a.csv"]
 
 
 # The format itself.

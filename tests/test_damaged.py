@@ -37,7 +37,8 @@ RMM = b"Thread,Time,Action,Pointer,Size,Stream\n" + b"".join(
 SNAPSHOT = json.dumps(Snapshot(
     "virtual", 1 << 30, 8 << 20, 0, 3 << 20, 2 << 20, 65536, (Stream(0, 1, "default"), Stream(77, 5, "handle")),
     (Segment(1 << 44, 4 << 20, (
-        Block(1 << 44, 2 << 20, 100, "live", "mid", 1, 9, True), Block((1 << 44) + (2 << 20), 1 << 20, 0, "free", "mid"),
+        Block(1 << 44, 2 << 20, 100, "live", "mid", 1, 9, True),
+        Block((1 << 44) + (2 << 20), 1 << 20, 0, "free", "mid"),
         Block((1 << 44) + (3 << 20), 1 << 20, 0, "unmapped", "buddy", 0))),), "a test").as_dict()).encode()
 PROFILE = json.dumps({
     "format": "cuda_pool profile", "version": 1, "created_by": "a test", "peak_requested": 900, "peak_used": 1000,
@@ -50,7 +51,8 @@ OF_TRACES = [["replay", "IN"], ["fit", "IN", "--no-search"], ["compare", "IN"], 
              ["map", "--trace", "IN", "--out", "out.svg"], ["replay", "IN", "--map", "out.html"],
              ["compare", "GOOD", "IN"]]
 OF_SNAPSHOTS = [["map", "IN", "--out", "out.svg"], ["map", "IN", "--out", "out.html"]]
-OF_PROFILES = [["replay", "GOOD", "--profile", "IN"], ["replay", "GOOD", "--profile", "IN", "--save-profile", "out.json"]]
+OF_PROFILES = [["replay", "GOOD", "--profile", "IN"],
+               ["replay", "GOOD", "--profile", "IN", "--save-profile", "out.json"]]
 
 
 def cut_in_a_row(source, text, commas):

@@ -72,7 +72,8 @@ def busy_trace(seed=3):
 
 
 @pytest.mark.parametrize("settings", [
-    {}, {"growth": "dynamic"}, {"growth": "dynamic", "backing": "virtual"}, {"lag": 30}, {"capacity": "30MiB"}], ids=str)
+    {}, {"growth": "dynamic"}, {"growth": "dynamic", "backing": "virtual"}, {"lag": 30}, {"capacity": "30MiB"},
+], ids=str)
 def test_a_recording_changes_nothing_that_is_measured(settings):
     played = busy_trace()
     with_one, without = recorded(played, **settings).result, replay(played, **settings)
@@ -189,7 +190,8 @@ def test_film_and_still_agree():
 def test_every_event_of_a_long_trace_is_looked_at():
     """With the device behind, what is largest and pending changes with nearly every event."""
     blocks = [(ident, 4096 + 256 * (ident * 7 % 97)) for ident in range(25_000)]
-    events = [event for ident, size in blocks for event in (("alloc", ident, size, ident % 3), ("free", ident, size, 0))]
+    events = [event for ident, size in blocks
+              for event in (("alloc", ident, size, ident % 3), ("free", ident, size, 0))]
     recording = recorded(Trace.from_events(events), lag=50, capacity="16MiB")
     moments = [each[0] for each in recording.samples]
     assert len(moments) > 25_000 and sum(1 for one, other in zip(moments, moments[1:]) if other == one + 1) > 20_000
@@ -357,6 +359,14 @@ def test_the_command_draws_a_moment_of_a_trace(tmp_path, capsys):
     assert "trace.csv after 7 events, row 8" in (tmp_path / "a.svg").read_text()
 
 
+def test_the_command_draws_the_device_that_is_asked_for(tmp_path, capsys):
+    (tmp_path / "a.pickle").write_bytes(pickled(SHAPES["two_devices"]()))
+    for device, live in (1, MIB), (2, 0):
+        arguments = "--trace", tmp_path / "a.pickle", "--trace-device", device, "--out", tmp_path / "a.svg"
+        assert run(*arguments, "--json", "-") == 0
+        assert json.loads(capsys.readouterr().out)["live"] == live
+
+
 def test_the_command_names_the_row_that_failed(tmp_path, capsys):
     trace().write(tmp_path / "trace.csv")
     arguments = "--trace", tmp_path / "trace.csv", "--capacity", "32MiB", "--out", tmp_path / "a.svg"
@@ -378,12 +388,16 @@ def test_replay_writes_a_page(tmp_path, capsys):
     (["s.json", "--at", "3"], "expected --trace"), (["--trace", "t.csv", "--at=-1"], "is no moment"),
     (["--trace", "t.csv", "--at", "x"], "is no moment"), (["s.json", "--out", "x.png"], ".svg or .html"),
     (["s.json", "--out", "no/x.svg"], "No such file"), (["missing.json"], "missing.json"),
-    (["--trace", "t.csv", "--at", "9999"], "has 61 events"), (["t.csv"], "no JSON"),
+    (["--trace", "t.csv", "--at", "9999"], "has 61 events"),
+    (["t.csv"], "no JSON: Expecting value; a trace is drawn with --trace TRACE"),
+    (["t.pickle"], "no text: a snapshot is JSON, plain or gzip; a trace is drawn with --trace TRACE"),
+    (["s.json", "--trace-device", "0"], "expected --trace"), (["--trace", "s.json"], "`cuda-pool map FILE` draws"),
     (["s.json", "--by", "size"], "invalid choice"), (["s.svg", "--out", "s.svg"], "that is the snapshot"),
 ])
 def test_bad_arguments_are_refused(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trace().write("t.csv")
+    recorded().snapshot.save("t.pickle")
     recorded().snapshot.save("s.json")
     recorded().snapshot.save("s.svg")
     assert run(*arguments) == 2

@@ -176,8 +176,10 @@ def test_a_stream_slot_ascends():
     (b"", "no JSON"), (b"{", "no JSON"), (b"[1, 2]", "no profile"), (b"null", "no profile"),
     (b"\xff\xfe\x00", "no text"), (b'{"format": 1, "format": 2}', "the key 'format' is there twice"),
     (b"\x1f\x8b", "truncated"), (b"\x1f\x8bnonsense", "method"),
-    (b"[" * 100_000, "nested too deeply"), (b'{"a":' * 50_000, "nested too deeply"), (b"1" * 5000, "no number that is accepted"),
-    (b"-" + b"1" * 5000, "no number that is accepted"), (gzip.compress(b"{}")[:-6], "truncated"), (gzip.compress(b"{"), "no JSON"),
+    (b"[" * 100_000, "nested too deeply"), (b'{"a":' * 50_000, "nested too deeply"),
+    (b"1" * 5000, "no number that is accepted"),
+    (b"-" + b"1" * 5000, "no number that is accepted"),
+    (gzip.compress(b"{}")[:-6], "truncated"), (gzip.compress(b"{"), "no JSON"),
     (gzip.compress(gzip.compress(b"{}")), "no text|no JSON")])
 def test_a_file_that_is_no_profile(path, text, reason):
     path.write_bytes(text)

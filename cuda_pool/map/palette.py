@@ -15,8 +15,8 @@ WHITE, PALE, GREY, INK = "#ffffff", "#e8e8e8", "#9a9a9a", "#1a1a1a"
 # Paths on a tile of eight by eight.
 TEXTURES = {
     "rising": "M-1 9L9-1M-1 1L1-1M7 9L9 7", "falling": "M-1-1L9 9M-1 7L1 9M7-1L9 1",
-    "upright": "M2.5 0V8M6.5 0V8", "level": "M0 2.5H8M0 6.5H8", "pluses": "M2 4.5H7M4.5 2V7", "grid": "M0 4.5H8M4.5 0V8", "crossed": "M0 0L8 8M8 0L0 8",
-    "dots": "M2 2.5H4M6 6.5H8",
+    "upright": "M2.5 0V8M6.5 0V8", "level": "M0 2.5H8M0 6.5H8", "pluses": "M2 4.5H7M4.5 2V7",
+    "grid": "M0 4.5H8M4.5 0V8", "crossed": "M0 0L8 8M8 0L0 8", "dots": "M2 2.5H4M6 6.5H8",
 }
 
 MODES = ("tier", "state", "stream", "age")
