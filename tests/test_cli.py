@@ -486,6 +486,15 @@ def test_every_command_shows_progress(tmp_path, arguments, labels):
     assert all(re.search(rf"{re.escape(label)} +[━╺╸]", shown) for label in labels)
 
 
+def test_a_comparison_fits_into_80_columns(tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "compare", RESNET, cwd=tmp_path, COLUMNS="80")
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    assert code == 0 and re.search(r"cuda_pool_virtual_growing +│ +\d\.\d{4} +[\d.]+ GiB \(\d+ bytes\) +│", shown)
+    assert "resnet50_b64_train.csv.gz" in re.sub(r"\s|│", "", shown)
+
+
+@pytest.mark.untraced
 @pytest.mark.parametrize("before, after, seconds", [
     (["compare"], [], 60), (["map", "--trace"], ["--out", "map.html"], 10), (["convert"], ["out.csv"], 10),
     (["convert"], ["out.pickle"], 10), (["convert"], ["out.log.gz"], 10)])

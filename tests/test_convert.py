@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import pickletools
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuda_pool import Pool
 from cuda_pool.cli import main
 from cuda_pool.convert import FORMATS, convert, format_of
 from cuda_pool.readers import read_snapshot
@@ -220,6 +222,26 @@ def test_snapshot_that_is_not_written(tmp_path, segment, entry, message):
     with pytest.raises(ValueError, match=message):
         write_snapshot(tmp_path / "a.pickle", [segment], {0: [entry] if entry else []})
     assert list(tmp_path.iterdir()) == []
+
+
+# What the page's own unpickler knows; integers of more than 8 bytes become values that it cannot add to others.
+PAGE_KNOWS = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
+    "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "MEMOIZE", "BINPUT", "LONG_BINPUT",
+    "BINGET", "LONG_BINGET"}
+
+
+def test_the_page_knows_every_instruction(tmp_path, make_device):
+    convert(read_trace(EXAMPLES / "resnet50_b64_train.csv.gz"), tmp_path / "a.pickle")
+    with Pool("64MiB", device=make_device("128MiB", ordinal=3), backing="virtual") as pool:
+        kept = [pool.alloc(nbytes) for nbytes in (100, 5000, 300_000, "20MiB")]
+        pool.free_async(kept[1])
+        pool.snapshot().save(tmp_path / "b.pickle")
+    for name in "a.pickle", "b.pickle":
+        for instruction, argument, _ in pickletools.genops((tmp_path / name).read_bytes()):
+            assert instruction.name in PAGE_KNOWS
+            assert instruction.name != "LONG1" or -2**63 <= argument < 2**63
 
 
 def test_pytorch_opens_what_is_written(tmp_path, memory_viz):

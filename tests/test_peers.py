@@ -186,7 +186,7 @@ def test_compare_on_the_command_line(tmp_path, capsys):
     values = json.loads(capsys.readouterr().out)
     assert main(["compare", str(short), str(short)]) == 0
     text = capsys.readouterr().out
-    assert text.count("pytorch_expandable") == 2 and text.count("peak live 2.86 MiB") == 2
+    assert text.count("pytorch_expandable") == 2 and text.count("2.86 MiB (3000000 bytes)") == 2
     assert len(values["rows"]) == 18 and set(values["rows"][0]) == {"trace", "policy", "peak_reserved", "ratio",
                                                                    "failed_row"}
     assert values["traces"][0]["peak_live"] == 3_000_000 and values["rows"][-1]["ratio"] is None

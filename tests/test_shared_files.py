@@ -17,7 +17,7 @@ from cuda_pool.trace import read_trace
 ROOT = Path(__file__).resolve().parents[2] / "shared"
 FILES = [pytest.param(path, id=path.name.partition(".")[0])
          for path in sorted([*ROOT.glob("traces/*.csv.gz"), *ROOT.glob("snapshots/*.pickle")])]
-pytestmark = pytest.mark.skipif(not FILES, reason=f"no {Path('..', 'shared')}")
+pytestmark = [pytest.mark.untraced, pytest.mark.skipif(not FILES, reason=f"no {Path('..', 'shared')}")]
 EACH_FILE = pytest.mark.parametrize("path", FILES or [None])
 
 

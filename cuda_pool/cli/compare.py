@@ -38,9 +38,9 @@ def _summary(lag, about, found):
     behind = f", the device {lag} events behind the host" if lag else ""
     summary = output.Summary(f"Peak reserved over peak live, and peak reserved; simulated (no GPU involved){behind}")
     for trace, rows in zip(about, found):
-        streams = f"{trace['streams']} stream{'' if trace['streams'] == 1 else 's'}"
-        summary.add(trace["trace"], f"{trace['events']} events, {streams}, "
-                                    f"peak live {output.size_text(trace['peak_live'])}")
+        for key in ("trace", "events", "streams"):
+            summary.add(key, trace[key])
+        summary.add("peak live", output.size_text(trace["peak_live"]))
         for row in rows:
             summary.add(f"  {row['policy']}", _text(row))
         summary.remarks += trace["notes"] if len(about) == 1 else [
