@@ -65,8 +65,9 @@ def _of_snapshot(arguments):
     try:
         snapshot = Snapshot.load(arguments.snapshot)
     except SnapshotError as error:
-        hint = "" if is_json(arguments.snapshot) else "; a trace is drawn with --trace TRACE"
-        raise SnapshotError(error.path, error.reason + hint) from None
+        if os.path.isfile(arguments.snapshot) and not is_json(arguments.snapshot):      # a pipe is read once only
+            raise SnapshotError(error.path, f"{error.reason}; a trace is drawn with --trace TRACE") from None
+        raise
     return picture_of_snapshot(snapshot, os.path.basename(arguments.snapshot))
 
 
