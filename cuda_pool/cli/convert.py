@@ -17,8 +17,8 @@ def add_to(commands):
         description="Convert between trace CSV, memory snapshots of PyTorch, and logs of RMM; say what the format of "
                     "OUT does not hold.")
     output.add_trace(parser)
-    parser.add_argument("out", metavar="OUT", help="by its suffix: .csv, .csv.gz, .pickle, .pkl, .log (RMM) or .log.gz; "
-                                                   "- is stdout, with --to")
+    parser.add_argument("out", metavar="OUT", help="by its suffix: .csv, .csv.gz, .pickle, .pkl, .log (RMM) or "
+                                                   ".log.gz; - is stdout, with --to")
     parser.add_argument("--to", choices=FORMATS, help="format of OUT, whatever its suffix")
     output.add_json(parser)
     parser.set_defaults(run=run)

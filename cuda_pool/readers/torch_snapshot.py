@@ -206,7 +206,7 @@ def _segment(found, place):
         address=fields.number("address", ADDRESS_MAX), device=fields.number("device", DEVICES_MAX - 1, 0),
         stream=fields.number("stream", STREAM_MAX, 0), segment_type=fields.text("segment_type", ("small", "large")),
         pool_id=_pool_id(found, place), is_expandable=found.get("is_expandable") is True)
-    total = fields.number("total_size", SIZE_MAX)
+    fields.number("total_size", SIZE_MAX)       # the only one of the sums that every version has
     end = segment.address
     for index, block in enumerate(_list(fields.get("blocks"), f"{place}.blocks")):
         segment.blocks.append(_block(block, end, f"{place}.blocks[{index}]"))
