@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,6 @@ DAMAGED = {
     "header in another order": (b"id,event,size,stream\n", 1),
     "header in capitals": (b"EVENT,ID,SIZE,STREAM\n", 1),
     "header with semicolons": (b"event;id;size;stream\n", 1),
-    "header with a byte order mark": (b"\xef\xbb\xbf" + GOOD, 1),
     "header with a NUL": (b"event,id,size,stream\0\n", 1),
     "header cut": (b"event,id,si", 1),
     "other log": (b"Thread,Time,Action,Address,Size,Stream\n", 1),
@@ -470,6 +470,39 @@ def test_progress_on_a_terminal(tmp_path):
     pytest.importorskip("rich")
     code, text = on_a_terminal("-m", "cuda_pool", "replay", SERVING, "--repeats", "20", cwd=tmp_path)
     assert code == 0 and "%" in text and "\x1b[" in text and "peak live" in text
+
+
+@pytest.mark.parametrize("arguments, labels", [
+    (["compare", SERVING], ["read", "llama_serve_growing_kv.csv.gz"]),
+    (["convert", SERVING, "out.pickle"], ["read", "write"]),
+    (["map", "--trace", SERVING, "--out", "out.html"], ["read", "map", "draw"]),
+    (["compare", "some [red]b.csv"], ["read", "some [red]b.csv"])], ids=["compare", "convert", "map", "markup"])
+def test_every_command_shows_progress(tmp_path, arguments, labels):
+    pytest.importorskip("rich")
+    (tmp_path / "some [red]b.csv").write_bytes(GOOD)
+    code, text = on_a_terminal("-m", "cuda_pool", *arguments, cwd=tmp_path)
+    assert code == 0 and "%" in text and "Traceback" not in text
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    assert all(re.search(rf"{re.escape(label)} +[━╺╸]", shown) for label in labels)
+
+
+def test_a_comparison_fits_into_80_columns(tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "compare", RESNET, cwd=tmp_path, COLUMNS="80")
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    assert code == 0 and re.search(r"cuda_pool_virtual_growing +│ +\d\.\d{4} +[\d.]+ GiB \(\d+ bytes\) +│", shown)
+    assert "resnet50_b64_train.csv.gz" in re.sub(r"\s|│", "", shown)
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("before, after, seconds", [
+    (["compare"], [], 60), (["map", "--trace"], ["--out", "map.html"], 10), (["convert"], ["out.csv"], 10),
+    (["convert"], ["out.pickle"], 10), (["convert"], ["out.log.gz"], 10)])
+def test_181_430_events_are_done_in_time(tmp_path, monkeypatch, before, after, seconds):
+    monkeypatch.chdir(tmp_path)
+    started = time.process_time()
+    assert main([*before, SERVING, *after]) == 0
+    assert time.process_time() - started < seconds
 
 
 WITHOUT_RICH = """

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 
 from ..map import Recording, picture_of_recording, write_map
 from ..replay import replay, time_malloc
@@ -48,7 +49,7 @@ def run(arguments):
                         profile=arguments.profile, headroom=arguments.headroom, save_profile=arguments.save_profile,
                         recording=recording, progress=report, **output.settings_of(arguments))
     if recording is not None:
-        write_map(arguments.map, picture_of_recording(recording, arguments.trace), arguments.by)
+        write_map(arguments.map, picture_of_recording(recording, os.path.basename(arguments.trace)), arguments.by)
     malloc_ns = _malloc_ns(trace, arguments) if result.ns_per_event and not result.lag else None
     values = {"trace": arguments.trace, **output.origin_of(trace), "profile": arguments.profile,
               "saved_profile": arguments.save_profile, "map": arguments.map, **result.as_dict(),
