@@ -9,6 +9,8 @@ from . import sim
 from ._api import Pool
 from ._lag import LAG_MAX, LaggedReplay
 from ._replay import MallocReplay, PoolReplay
+from .diagnosis import Diagnosis, Moment, diagnose
+from .evidence import evidence_of_trace
 from .profile import HEADROOM, as_profile
 from .settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve
 from .sizes import is_index, parse_size, shown
@@ -57,6 +59,8 @@ class ReplayResult:
         row that frees it.
     failure : dict or None
         Bytes at that allocation: ``requested``, ``free``, ``largest_free``, ``reserved``, ``capacity``.
+    diagnosis : cuda_pool.diagnosis.Diagnosis or None
+        Why it failed, and what would help; ``cuda_pool.advice.try_advice`` tries that.
     ns_per_event : float or None
         Time for each event, in nanoseconds, over the fastest round; None if there was no event or a failure. It is
         the time in the pool, with a lag also that of the simulated device.
@@ -102,6 +106,7 @@ class ReplayResult:
     capacity: int
     failed_row: int | None
     failure: dict | None
+    diagnosis: Diagnosis | None
     ns_per_event: float | None
     upstream_calls: dict
     cross_stream_waits: int
@@ -298,7 +303,7 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
                 **_given(reuse=reuse, headroom=headroom)}
     with _pool(capacity, device=device, backing=backing, growth=growth, **settings) as pool:
         with _loop(trace, pool, lag, findings) as loop:
-            run = _Run(loop, pool, recording)
+            run = _Run(loop, pool, recording, explains=True)
             run.play(repeats, progress)
         if save_profile is not None:
             pool.save_profile(save_profile)
@@ -376,7 +381,7 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
         A parameter is of a type that is not accepted.
     """
     lag, seed = _lag(lag), _seed(seed)
-    fitter = _Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
+    fitter = Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
     best = found = fitter.smallest(chosen)
@@ -406,16 +411,21 @@ def default_capacity(trace, growth="static"):
 
 
 class _Run:
-    """Rounds of a replay: the fastest time, or the first failure with the pool's state at that point."""
+    """Rounds of a replay: the fastest time, or the first failure with the pool's state at that point.
 
-    def __init__(self, loop, pool=None, recording=None):
+    With `explains` also why it failed, which takes as long as many a replay.
+    """
+
+    def __init__(self, loop, pool=None, recording=None, explains=False):
         self.loop = loop if recording is None else recording.watch(loop)
         self.pool = pool
         self.recording = recording
+        self.explains = explains
         self.events = len(loop.trace) if recording is None else recording.end_of(loop.trace)
         self.best_ns = None
         self.failed_row = None
         self.failure = None
+        self.diagnosis = None
         self.stats = None       # the pool's, after the last event
         self.rounds_left = 0
 
@@ -456,12 +466,19 @@ class _Run:
         self.best_ns = None
         self.failed_row = loop.failed_row
         self.failure = self.pool and _failure(loop, self.stats)
+        if self.explains:
+            self.diagnosis = _diagnosis(loop)
         return False
 
 
 def _failure(loop, stats):
     return {"requested": loop.failed_size, "free": stats.free, "largest_free": stats.largest_free,
             "reserved": stats.reserved, "capacity": stats.capacity}
+
+
+def _diagnosis(loop):
+    moment = Moment.of(loop.moment())
+    return diagnose(loop.failed_size, moment, evidence_of_trace(loop.trace, loop.position, moment.settings))
 
 
 class _Findings:
@@ -502,13 +519,14 @@ def _result(trace, pool, run, **given):
         events=trace.events, streams=trace.streams, peak_live=trace.peak_live,
         peak_requested=stats.requested_high, peak_used=stats.used_high, peak_reserved=stats.reserved_high,
         ratio=_ratio(stats.reserved_high, trace.peak_live), capacity=stats.capacity, failed_row=run.failed_row,
-        failure=run.failure, ns_per_event=run.ns_per_event, upstream_calls=dict(stats.upstream_calls),
-        **_waits(stats), orphan_frees=trace.orphan_frees, preexisting=trace.preexisting,
+        failure=run.failure, diagnosis=run.diagnosis, ns_per_event=run.ns_per_event,
+        upstream_calls=dict(stats.upstream_calls), **_waits(stats), orphan_frees=trace.orphan_frees,
+        preexisting=trace.preexisting,
         preexisting_bytes=trace.preexisting_bytes, device=pool.device.name, simulated=pool.device.is_simulated,
         settings=_as_dict(pool.settings), **given)
 
 
-class _Fitter:
+class Fitter:
     """Capacities of base + k * step that are tried with one choice of settings after another."""
 
     def __init__(self, trace, lag, seed, **parameters):
@@ -541,6 +559,19 @@ class _Fitter:
         fit = self._served(working, settings) if working >= 0 else None
         return fit and self._bisected(-1, working, fit, settings)
 
+    def within(self, capacity, settings):
+        """Return the Fit of these settings if they serve the trace with `capacity` bytes, else None."""
+        fit = self._served_by(capacity, settings)
+        working = (capacity - self.base) // self.step
+        if fit is None or working < 0:
+            return fit
+        served = self._served(working, settings)
+        return self._bisected(-1, working, served, settings) if served else fit
+
+    def serves(self, capacity, settings):
+        """Return whether the trace goes through with that capacity."""
+        return self._served_by(capacity, settings) is not None
+
     def settings_of(self, settings):
         """Return the settings with the pool's defaults filled in."""
         page = PAGE if self.parameters["backing"] == "virtual" else 0
@@ -557,9 +588,11 @@ class _Fitter:
         return fit
 
     def _served(self, steps, settings):
+        return self._served_by(self._capacity(steps), settings)
+
+    def _served_by(self, capacity, settings):
         """Replay the trace; return the Fit if that went well, else None."""
         self.replays += 1
-        capacity = self._capacity(steps)
         device = _simulated(capacity, self.seed, self.parameters["backing"])
         with _pool(capacity, device=device, **self.parameters, **settings) as pool:
             with _loop(self.trace, pool, self.lag, self.findings) as loop:

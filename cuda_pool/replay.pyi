@@ -4,6 +4,7 @@ from os import PathLike
 from typing import Any, TypeAlias
 
 from ._trace import TraceTable
+from .diagnosis import Diagnosis
 from .map import Recording
 from .profile import Profile
 from .sim import Device
@@ -36,6 +37,7 @@ class ReplayResult:
     capacity: int
     failed_row: int | None
     failure: dict[str, int] | None
+    diagnosis: Diagnosis | None
     ns_per_event: float | None
     upstream_calls: dict[str, int]
     cross_stream_waits: int

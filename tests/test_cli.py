@@ -191,6 +191,27 @@ def test_case_45_failed_replay_ends_with_1_and_names_the_row(short, tmp_path, ca
     assert values["ns_per_event"] is None
 
 
+def test_a_failure_is_explained_and_the_advice_tried(short, tmp_path, capsys):
+    assert main(["replay", short, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["diagnosis"] is None
+    assert main(["replay", short, "--capacity", "8MiB", "--json", str(tmp_path / "out.json")]) == 1
+    text = capsys.readouterr().out
+    diagnosis = json.loads((tmp_path / "out.json").read_text())["diagnosis"]
+    assert [cause["kind"] for cause in diagnosis["causes"]] == ["small"]
+    assert "the pool is too small (certain)" in text
+    assert diagnosis["advice"][0]["setting"] == 'capacity="12MiB"'
+    for advice in diagnosis["advice"]:
+        assert advice["helps"] and advice["setting"] in " ".join(text.split())
+        growth = advice["options"].get("growth", "static")
+        assert main(["replay", short, "--capacity", str(advice["capacity"]), "--growth", growth]) == 0
+
+
+def test_a_failure_is_explained_on_a_terminal(short, tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "replay", short, "--capacity", "8MiB", cwd=tmp_path)
+    assert code == 1 and "Why" in text and "What has the memory" in text and "the pool is too small" in text
+
+
 def test_case_45_in_a_process(short, tmp_path):
     done = shell("replay", short, "--capacity", "8MiB", cwd=tmp_path)
     assert done.returncode == 1 and "row 3" in done.stdout and done.stderr == ""
