@@ -35,6 +35,8 @@ ctypedef struct survey_t:
     size_t pending[OWNERS]          # bytes that each owner freed, not known to be anybody's yet; of NOBODY: held blocks
     size_t slab_bytes               # of all slabs
     size_t slab_free                # bytes in slabs that no slot in use covers
+    size_t mid_free                 # bytes of free blocks, with or without an owner; with pages also addresses
+    size_t buddy_free
     size_t free_blocks              # outside slabs
     surveyed_t stream[OWNERS]
     int captures                    # under way

@@ -33,6 +33,8 @@ class Moment:
         Free blocks outside slabs.
     slab_bytes, slab_free : int
         In slabs, and of that what is in no used slot.
+    tier_free : dict
+        Free bytes in ``slab`` (as `slab_free`), ``mid`` and ``buddy``; where pages move they are addresses.
     captures : int
         That are under way.
     backing : str
@@ -59,6 +61,7 @@ class Moment:
     free_blocks: int = 0
     slab_bytes: int = 0
     slab_free: int = 0
+    tier_free: dict = field(default_factory=dict)
     alloc_count: int = 0
     free_count: int = 0
     captures: int = 0
@@ -76,6 +79,11 @@ class Moment:
         holders = sorted((Holder(**holder) for holder in values["holders"]), key=lambda holder: -holder.used)
         pending = sorted(values["pending_on"], key=lambda one: -one["used"])
         return cls(**{**values, "holders": tuple(holders), "pending_on": tuple(pending)})
+
+    @property
+    def of_graphs(self):
+        """Free bytes that captures keep for their graphs."""
+        return sum(one["used"] for one in self.pending_on if (one["stream"] or "").startswith("capture"))
 
     @property
     def waste(self):
@@ -251,6 +259,8 @@ def _pieces(requested, moment):
         return None
     if moment.largest_free >= requested:
         return _pending(moment) if moment.pending or moment.captures else _unaligned(requested, moment)
+    if moment.free >= requested > moment.free - moment.of_graphs:
+        return _graphs(moment)
     if moment.free >= requested and not _could_grow(requested, moment):
         return _fragmentation(requested, moment)
     return _device(requested, moment)
@@ -280,6 +290,12 @@ def _pending(moment):
     if moment.captures:
         text += f". While a stream is captured ({moment.captures} under way) the pool may not wait for that work"
     return Cause("pending", CERTAIN, moment.pending, text)
+
+
+def _graphs(moment):
+    return Cause("pending", CERTAIN, moment.of_graphs, (
+        f"{format_size(moment.of_graphs)} of the free memory are kept for CUDA graphs that were captured: they use it "
+        "each time they are launched, and nobody else gets it before their release"))
 
 
 def _unaligned(requested, moment):
@@ -397,6 +413,8 @@ def _for_pending(requested, moment):
                      {"reuse": "wait"})
     if moment.captures:
         yield Advice("allocate before the capture begins", "outside of a capture the pool waits for pending work")
+    if moment.of_graphs:
+        yield Advice("Capture.release", "others get the memory of a graph that is gone")
     yield Advice("Pool.free or Pool.forget_stream once the work is done", "what is freed so is anybody's at once")
 
 

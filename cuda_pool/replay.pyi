@@ -7,6 +7,7 @@ from ._trace import TraceTable
 from .diagnosis import Diagnosis
 from .map import Recording
 from .profile import Profile
+from .reasons import Change, Tightest
 from .sim import Device
 from .trace import Trace
 
@@ -77,6 +78,9 @@ class FitResult:
     cross_stream_waits: int | None
     host_waits: int | None
     best: Fit | None
+    reasons: list[str]
+    tightest: Tightest | None
+    changes: tuple[Change, ...]
     resolution: int
     tried: int
     replays: int
@@ -100,5 +104,5 @@ def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Dev
 def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
 def fit(trace: Trace, *, backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
         seed: int | None = None, settings: dict[str, int | str | None] | None = None, search: bool = True,
-        progress: _Progress | None = None) -> FitResult: ...
+        reasons: bool = True, progress: _Progress | None = None) -> FitResult: ...
 def default_capacity(trace: TraceTable, growth: str = "static") -> int: ...

@@ -1,21 +1,45 @@
 """A diagnosis as text, and with tables for a terminal that has rich."""
 
 import textwrap
+from dataclasses import dataclass
 
 from .diagnosis import HOLDERS_SHOWN, NAMES, sizes_text
 from .sizes import format_size
 
-__all__ = ["renderables_of", "text_of"]
+__all__ = ["Points", "renderables_of", "text_of"]
 
 WIDTH = 110
 MARKS = {True: "+", False: "-", None: " "}
 
 
+@dataclass(frozen=True)
+class Points:
+    """Texts below a title, numbered."""
+
+    title: str
+    texts: list
+
+    def __str__(self):
+        lines = [f"{self.title}:"]
+        for number, text in enumerate(self.texts, start=1):
+            lines += _wrapped(text, f"  {number}. ")
+        return "\n".join(lines)
+
+    def __rich__(self):
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(self.title), title_justify="left", show_header=False)
+        for _ in range(2):
+            table.add_column(overflow="fold")
+        for number, text in enumerate(self.texts, start=1):
+            table.add_row(str(number), Text(text))
+        return table
+
+
 def text_of(diagnosis):
     """Return a diagnosis as plain text of several lines."""
-    lines = [title_of(diagnosis), *_wrapped(numbers_of(diagnosis), "  "), "", "Why:"]
-    for number, cause in enumerate(diagnosis.causes, start=1):
-        lines += _wrapped(cause_text(cause), f"  {number}. ")
+    lines = [title_of(diagnosis), *_wrapped(numbers_of(diagnosis), "  "), "", str(causes_of(diagnosis))]
     if diagnosis.holders:
         lines += ["", "What has the memory:", *_aligned(holder_rows(diagnosis))]
     if diagnosis.advice:
@@ -33,12 +57,7 @@ def renderables_of(diagnosis):
 
     yield Text(title_of(diagnosis), style="bold")
     yield Padding(Text(numbers_of(diagnosis)), (0, 0, 0, 2))
-    causes = Table(title=Text("Why"), title_justify="left", show_header=False)
-    for _ in range(2):
-        causes.add_column(overflow="fold")
-    for number, cause in enumerate(diagnosis.causes, start=1):
-        causes.add_row(str(number), Text(cause_text(cause)))
-    yield causes
+    yield causes_of(diagnosis)
     if diagnosis.holders:
         holders = Table(title=Text("What has the memory"), title_justify="left", show_header=False)
         for justify in ("right", "left", "left", "left", "right", "left"):
@@ -66,6 +85,11 @@ def numbers_of(diagnosis):
                ("asked for", diagnosis.live), ("free", diagnosis.free), ("largest free", diagnosis.largest_free),
                ("pending", diagnosis.pending))
     return ", ".join(f"{name} {format_size(nbytes)}" for name, nbytes in figures)
+
+
+def causes_of(diagnosis):
+    """Return the causes as Points."""
+    return Points("Why", [cause_text(cause) for cause in diagnosis.causes])
 
 
 def advice_title(diagnosis):

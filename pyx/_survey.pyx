@@ -98,8 +98,10 @@ cdef void survey_blocks(survey_t* survey, index_t* index, const segment_t* segme
     cdef size_t requested
     for record in range(1, segment.mid.made):
         block = &segment.mid.block[record]
-        if block.state == MID_FREE and block.owner != NOBODY:
-            survey.pending[block.owner] += <size_t>block.size * MID_UNIT
+        if block.state == MID_FREE:
+            survey.mid_free += <size_t>block.size * MID_UNIT
+            if block.owner != NOBODY:
+                survey.pending[block.owner] += <size_t>block.size * MID_UNIT
         elif block.state == MID_USED:
             requested = block.role.live.requested & ~CACHED
             note(survey, index, TIER_MID, block.owner, segment.slabs.classes + bin_of(requested), 1,
@@ -120,6 +122,7 @@ cdef uint32_t survey_run(survey_t* survey, index_t* index, const segment_t* segm
     if state == 0:                  # inside a slab
         return 1
     if state < BUDDY_LIVE:
+        survey.buddy_free += segment.min_block << (state - 1)
         if entry.owner != NOBODY:
             survey.pending[entry.owner] += segment.min_block << (state - 1)
         return <uint32_t>1 << (state - 1)
@@ -180,6 +183,8 @@ cdef dict survey_values(const survey_t* survey, pool_t* pool):
         "capacity": stats.capacity, "reserved": stats.reserved, "used": stats.used, "live": stats.requested,
         "used_high": stats.used_high, "pending": stats.pending, "free": stats.free, "largest_free": stats.largest_free,
         "free_blocks": survey.free_blocks, "slab_bytes": survey.slab_bytes, "slab_free": survey.slab_free,
+        
+        "tier_free": {"slab": survey.slab_free, "mid": survey.mid_free, "buddy": survey.buddy_free},
         "alloc_count": stats.alloc_count, "free_count": stats.free_count, "captures": survey.captures,
         "backing": "malloc" if segment.pages.shift == 0 else "virtual", "grows": bool(pool.grows),
         "reuse": REUSES[pool.reuse],

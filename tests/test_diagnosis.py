@@ -341,6 +341,22 @@ def test_pending_work_while_a_stream_is_captured(make_device):
         pool.free(pool.alloc(24 * MIB))                 # the advice ends the failure
 
 
+def test_memory_of_a_graph(make_device):
+    device = make_device("64MiB")
+    stream = device.stream()
+    with cp.Pool("32MiB", device=device) as pool:
+        with pool.capture(stream) as kept:
+            stream.begin_capture("relaxed")
+            pool.free_async(pool.alloc(20 * MIB, stream), stream)
+            stream.end_capture()
+        diagnosis = failed(pool, 24 * MIB)
+        assert kinds(diagnosis) == ["pending"]
+        assert diagnosis.causes[0].nbytes == 20 * MIB and "CUDA graphs" in diagnosis.causes[0].text
+        assert advised(diagnosis, "Capture.release")
+        kept.release()
+        pool.free(pool.alloc(24 * MIB))                 # the advice ends the failure
+
+
 def two_streams(rounds=40):
     """One stream works in blocks that the other one needs right afterwards, in other sizes."""
     script = Script()
