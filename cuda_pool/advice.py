@@ -7,6 +7,7 @@ from .profile import as_profile
 from .replay import Fitter
 from .sizes import format_size
 
+COARSE = 16                 # steps of a fit: replays with a lag take long
 REUSES = {"wait": "the pool puts a stream behind the work of another one to get its memory",
           "query": "a stream gets another one's memory once its work is seen to be done",
           "never": "a stream gets another one's memory only when nothing else is left"}
@@ -22,7 +23,8 @@ def try_advice(trace, result, *, settings=None, profile=None, headroom=None, pro
 
     A setting helps if the whole trace goes through with it and the capacity that the failure had; then the smallest
     capacity with which it does is looked for, as `cuda_pool.replay.fit` does. Where that would not have been enough,
-    the diagnosis says how much would be. All of it runs on simulated devices.
+    the diagnosis says how much would be. All of it runs on simulated devices. With a lag, capacities are in steps of
+    1/256 of the peak, as such replays take long, and what does not help is left at that.
 
     Parameters
     ----------
@@ -81,6 +83,7 @@ class _Trial:
         parameters = {"backing": result.backing, "growth": result.growth, "reuse": result.reuse, "headroom": headroom,
                       "profile": None if profile is None else as_profile(profile)}
         self.parameters = {name: value for name, value in parameters.items() if value is not None}
+        self.known = {}             # smallest capacities by what was changed
 
     def of(self, advice):
         """Return the advice with what a replay says of it."""
@@ -96,7 +99,7 @@ class _Trial:
         if fit:
             return replace(advice, helps=True, capacity=fit.min_capacity)
         failed_row = fitter.failed_row
-        fit = fitter.smallest(settings)
+        fit = None if self.result.lag else fitter.smallest(settings)
         return replace(advice, helps=False, failed_row=failed_row, capacity=fit and fit.min_capacity)
 
     def pending(self):
@@ -131,6 +134,12 @@ class _Trial:
 
     def _smallest(self, options):
         """Return the smallest capacity that serves the trace, in whole MiB if that does as well; None if none does."""
+        key = tuple(sorted(options.items()))
+        if key not in self.known:
+            self.known[key] = self._find_smallest(options)
+        return self.known[key]
+
+    def _find_smallest(self, options):
         fitter, settings = self._fitter(options)
         fit = fitter.smallest(settings)
         if fit is None:
@@ -143,7 +152,9 @@ class _Trial:
         changed = {name: options[name] for name in names if name in options}
         settings = {**self.settings, **{name: value for name, value in options.items() if name not in names}}
         lag, seed = (self.result.lag, self.result.seed) if lag is None else (lag, None)
-        return Fitter(self.trace, lag, seed, **{**self.parameters, **changed}), settings
+        fitter = Fitter(self.trace, lag, seed, **{**self.parameters, **changed})
+        fitter.step *= COARSE if self.result.lag else 1
+        return fitter, settings
 
 
 def _rank(advice):

@@ -194,7 +194,7 @@ def diagnose(requested, moment, evidence=None):
         Bytes that were asked for.
     moment : Moment
         The pool at that moment.
-    evidence : Evidence, optional
+    evidence : cuda_pool.evidence.Evidence, optional
         What a history tells; without one a leak is a guess.
 
     Returns

@@ -117,8 +117,8 @@ def evidence_of(size, stream, born, died, moment, events, settings, row=None, st
 
     Parameters
     ----------
-    size, stream, born, died : array of int
-        Of each block: bytes; number of the stream; events that allocated and freed it, counted from 0: below 0 what was
+    size, stream, born, died : numpy.ndarray
+        Whole numbers. Of each block: bytes; number of the stream; events that allocated and freed it, counted from 0: below 0 what was
         live before, and `NEVER` what is not freed.
     moment : int
         Events before the failure.
@@ -126,10 +126,10 @@ def evidence_of(size, stream, born, died, moment, events, settings, row=None, st
         Events of the whole history, which may go on after the failure.
     settings : dict
         As for `evidence_of_trace`.
-    row : array of int, optional
+    row : numpy.ndarray, optional
         Where each block was allocated, for ``Holder.oldest``.
-    stack : sequence of tuple of str, optional
-        Of each block.
+    stack : list of tuple, optional
+        Of each block: texts, innermost call first.
     """
     history = _History(size, stream, born, died, moment, events, settings, row, stack)
     holders = [history.holder(group) for group in history.groups(history.is_live)]

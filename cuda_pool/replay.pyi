@@ -1,10 +1,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ._trace import TraceTable
-from .diagnosis import Diagnosis
+from .diagnosis import Diagnosis, Moment
 from .map import Recording
 from .profile import Profile
 from .reasons import Change, Tightest
@@ -94,6 +94,30 @@ class FitResult:
     lag: int
     seed: int | None
     def as_dict(self) -> dict[str, Any]: ...
+
+class Failure(NamedTuple):
+    row: int
+    requested: int
+    moment: Moment
+
+class Fitter:
+    trace: Trace
+    lag: int
+    seed: int | None
+    parameters: dict[str, Any]
+    findings: Any
+    base: int
+    step: int
+    replays: int
+    failed_row: int | None
+    def __init__(self, trace: Trace, lag: int, seed: int | None, **parameters: Any) -> None: ...
+    def smallest(self, settings: dict[str, Any]) -> Fit | None: ...
+    def smaller(self, settings: dict[str, Any], best: Fit | None) -> Fit | None: ...
+    def within(self, capacity: int, settings: dict[str, Any]) -> Fit | None: ...
+    def serves(self, capacity: int, settings: dict[str, Any]) -> bool: ...
+    def just_below(self, fit: Fit, settings: dict[str, Any]) -> Failure | None: ...
+    def with_backing(self, backing: str) -> Fitter: ...
+    def settings_of(self, settings: dict[str, Any]) -> dict[str, int]: ...
 
 def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Device | None = None,
            backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,

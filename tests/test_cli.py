@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -491,6 +492,23 @@ def test_progress_on_a_terminal(tmp_path):
     pytest.importorskip("rich")
     code, text = on_a_terminal("-m", "cuda_pool", "replay", SERVING, "--repeats", "20", cwd=tmp_path)
     assert code == 0 and "%" in text and "\x1b[" in text and "peak live" in text
+
+
+def test_progress_of_a_fit_on_a_terminal(tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "fit", SERVING, cwd=tmp_path)
+    assert code == 0 and "%" in text and "\x1b[" in text and "Why" in text
+
+
+# Seconds of processor time for 181,430 events; what is measured is a third of it or less.
+@pytest.mark.parametrize("seconds, arguments", [
+    (1, ["replay", SERVING]), (1.5, ["replay", SERVING, "--capacity", "5.95GiB"]), (10, ["fit", SERVING])],
+    ids=["replay", "replay that fails", "fit"])
+def test_a_long_trace_takes_no_time(tmp_path, seconds, arguments):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = shell(*arguments, cwd=tmp_path)
+    assert done.returncode == (1 if "--capacity" in arguments else 0)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < seconds
 
 
 WITHOUT_RICH = """
