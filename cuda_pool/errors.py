@@ -42,7 +42,8 @@ class OutOfMemoryError(MemoryError):
     def __str__(self):
         names = ("requested", "free", "largest free", "reserved", "capacity")
         figures = ", ".join(f"{name} {_readable(n)}" for name, n in zip(names, self.args))
-        return f"out of memory: {figures}; {self.hint}" if self.hint else f"out of memory: {figures}"
+        hint = self.hint or ("report() says why" if self.moment is not None else "")
+        return f"out of memory: {figures}; {hint}" if hint else f"out of memory: {figures}"
 
     def report(self):
         """Say why, in words: fragmentation, a leak, a pool that is too small, pending work.

@@ -29,7 +29,7 @@ class Holder:
     stream : str or int or None
         Of the trace; otherwise whose memory the blocks were cut from: None where that is nobody's.
     blocks, used, requested : int
-        Number, bytes that they occupy, and bytes that were asked for.
+        Number, bytes that they occupy, and bytes that were asked for; a history tells only the latter, in both places.
     smallest, largest : int
         One block, as it was asked for; slots of a slab where only the pool was looked at.
     oldest : int or None

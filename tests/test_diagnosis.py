@@ -2,9 +2,12 @@
 
 import json
 import pickle
+import random
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import cuda_pool as cp
 from cuda_pool.advice import try_advice
@@ -69,8 +72,8 @@ def tried(trace, **options):
     """Replay a trace that fails; return the diagnosis with its advice tried."""
     result = replay(trace, **options)
     assert result.failed_row is not None
-    settings = {name: options[name] for name in ("slab_max", "mid_max", "min_block") if name in options}
-    return try_advice(trace, result, settings=settings).diagnosis
+    chosen = {name: options[name] for name in ("slab_max", "mid_max", "min_block") if name in options}
+    return try_advice(trace, result, settings=chosen).diagnosis
 
 
 def assert_true(advice, trace, **options):
@@ -378,6 +381,33 @@ def test_pending_work_of_a_trace_is_told_by_a_replay_without_it():
     for advice in diagnosis.advice:
         if advice.options is not None:
             assert_true(advice, trace, capacity=trace.peak_live, **options)
+
+
+# Any trace
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_advice_is_true_for_any_trace(data):
+    rng = random.Random(data.draw(st.integers(0, 10**9)))
+    script, live = Script(), []
+    for _ in range(rng.randrange(2, 120)):
+        if live and rng.random() < 0.4:
+            script.free(live.pop(rng.randrange(len(live))), rng.randrange(3))
+        else:
+            live.append(script.alloc(int(2 ** rng.uniform(6, 24)), rng.randrange(3)))
+    trace = script.trace
+    options = {"capacity": max(int(trace.peak_live * rng.uniform(0.3, 1.05)), 4096),
+               "backing": rng.choice(["malloc", "virtual"]), "growth": rng.choice(["static", "dynamic"]),
+               **rng.choice([{}, {"mid_max": MIB}, {"slab_max": 0, "mid_max": 0}, {"min_block": 4096}]),
+               **rng.choice([{}, {"lag": 10}, {"lag": 50, "reuse": "never"}])}
+    if replay(trace, **options).failed_row is None:
+        return
+    diagnosis = tried(trace, **options)
+    assert diagnosis.causes and str(diagnosis)
+    json.dumps(diagnosis.as_dict())
+    for advice in diagnosis.advice:
+        if advice.options is not None:
+            assert_true(advice, trace, **options)
 
 
 # A device that has no more
