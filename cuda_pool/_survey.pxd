@@ -23,7 +23,7 @@ ctypedef struct surveyed_t:
     int kind                        # stream_kind_t
     uintptr_t handle
 
-# Invariants, asserted by tests/test_survey.py:
+# Invariants, asserted by tests/test_survey.py; of a sample nearly so:
 #   sum(used of the holdings) == stats.used;  sum(pending) == stats.pending
 #   slab_free + slots that are live or held == slab_bytes, all in bytes
 ctypedef struct survey_t:
@@ -31,6 +31,7 @@ ctypedef struct survey_t:
     holding_t* holding
     size_t holdings
     size_t room                     # for holdings
+    bint sampled                    # not all blocks were looked at: holdings and `pending` are estimates
     bint lacks_memory               # a holding is missing: the host had no memory for it
     size_t pending[OWNERS]          # bytes that each owner freed, not known to be anybody's yet; of NOBODY: held blocks
     size_t slab_bytes               # of all slabs
@@ -41,9 +42,12 @@ ctypedef struct survey_t:
     surveyed_t stream[OWNERS]
     int captures                    # under way
 
+cdef enum:
+    LOOKS = 1024                    # for an error: so that it takes no longer in a pool of a million blocks
+
 cdef void survey_destroy(survey_t* survey) noexcept nogil
-# Look at an open pool, with all its locks for the while: in proportion to the blocks outside slabs, and the slabs. A
-# status.
-cdef int survey_take(survey_t* survey, pool_t* pool) noexcept nogil
+# Look at an open pool, with all its locks for the while: at its slabs, and at no more than `looks` blocks of each upper
+# tier, or at all where that is 0. A status.
+cdef int survey_take(survey_t* survey, pool_t* pool, size_t looks) noexcept nogil
 # The survey and the settings as plain values: what cuda_pool.diagnosis.Moment is made of, but for the request.
 cdef dict survey_values(const survey_t* survey, pool_t* pool)

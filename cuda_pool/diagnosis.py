@@ -37,6 +37,8 @@ class Moment:
         Free bytes in ``slab`` (as `slab_free`), ``mid`` and ``buddy``; where pages move they are addresses.
     captures : int
         That are under way.
+    sampled : bool
+        Whether `holders` and `pending_on` are estimates from a sample of the blocks.
     backing : str
     grows : bool
     reuse : str
@@ -65,6 +67,7 @@ class Moment:
     alloc_count: int = 0
     free_count: int = 0
     captures: int = 0
+    sampled: bool = False
     backing: str = "malloc"
     grows: bool = False
     reuse: str = "wait"
@@ -153,6 +156,8 @@ class Diagnosis:
         The most important first.
     holders : tuple of cuda_pool.evidence.Holder
         What has most of the memory.
+    sampled : bool
+        Whether the holders are estimates from a sample of the blocks, as there are many.
     advice : tuple of Advice
         What helps most first; what did not help when it was tried comes last.
     """
@@ -167,6 +172,7 @@ class Diagnosis:
     largest_free: int
     causes: tuple
     holders: tuple
+    sampled: bool
     advice: tuple
 
     def as_dict(self):
@@ -202,11 +208,12 @@ def diagnose(requested, moment, evidence=None):
     Diagnosis
     """
     causes = _ranked(requested, moment, _causes(requested, moment, evidence))
-    holders = evidence.holders if evidence and evidence.holders else moment.holders[:HOLDERS_MAX]
+    known = bool(evidence and evidence.holders)
+    holders = evidence.holders if known else moment.holders[:HOLDERS_MAX]
     return Diagnosis(
         requested=requested, capacity=moment.capacity, reserved=moment.reserved, used=moment.used, live=moment.live,
         pending=moment.pending, free=moment.free, largest_free=moment.largest_free, causes=tuple(causes),
-        holders=tuple(holders), advice=tuple(_advice(requested, moment, causes)))
+        holders=tuple(holders), sampled=moment.sampled and not known, advice=tuple(_advice(requested, moment, causes)))
 
 
 # Causes

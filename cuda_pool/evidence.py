@@ -98,7 +98,8 @@ def evidence_of_trace(trace, moment, settings):
     settings : dict
         ``slab_max`` and ``mid_max`` of the pool, in bytes.
     """
-    born, died, stream, row = (np.full(trace.blocks, value, np.int64) for value in (-1, NEVER, 0, 0))
+    born, died, row = (np.full(trace.blocks, value, np.int64) for value in (-1, NEVER, 0))
+    stream = np.zeros(trace.blocks, np.uint64)      # of a thread's default stream it is above 2**63
     block, is_free, numbers = trace.block, trace.is_free, np.arange(trace.events)
     for events, at in ((~is_free, born), (is_free & ~trace.is_orphan, died)):
         at[block[events]] = numbers[events]

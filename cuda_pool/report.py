@@ -41,7 +41,7 @@ def text_of(diagnosis):
     """Return a diagnosis as plain text of several lines."""
     lines = [title_of(diagnosis), *_wrapped(numbers_of(diagnosis), "  "), "", str(causes_of(diagnosis))]
     if diagnosis.holders:
-        lines += ["", "What has the memory:", *_aligned(holder_rows(diagnosis))]
+        lines += ["", f"{holders_title(diagnosis)}:", *_aligned(holder_rows(diagnosis))]
     if diagnosis.advice:
         lines += ["", f"{advice_title(diagnosis)}:"]
         for advice in diagnosis.advice:
@@ -59,7 +59,7 @@ def renderables_of(diagnosis):
     yield Padding(Text(numbers_of(diagnosis)), (0, 0, 0, 2))
     yield causes_of(diagnosis)
     if diagnosis.holders:
-        holders = Table(title=Text("What has the memory"), title_justify="left", show_header=False)
+        holders = Table(title=Text(holders_title(diagnosis)), title_justify="left", show_header=False)
         for justify in ("right", "left", "left", "left", "right", "left"):
             holders.add_column(justify=justify)
         for row in holder_rows(diagnosis):
@@ -90,6 +90,11 @@ def numbers_of(diagnosis):
 def causes_of(diagnosis):
     """Return the causes as Points."""
     return Points("Why", [cause_text(cause) for cause in diagnosis.causes])
+
+
+def holders_title(diagnosis):
+    """Return what the holders are headed by."""
+    return "What has the memory, by a sample" if diagnosis.sampled else "What has the memory"
 
 
 def advice_title(diagnosis):

@@ -7,7 +7,7 @@ from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_MOVABLE, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_OVERLAP, STATUS_PINNED, STATUS_STREAMS, status_call, status_code)
-from cuda_pool._survey cimport survey_destroy, survey_t, survey_take, survey_values
+from cuda_pool._survey cimport LOOKS, survey_destroy, survey_t, survey_take, survey_values
 
 from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
 
@@ -56,7 +56,7 @@ cdef object out_of_memory(pool_t* pool, object nbytes):
     cdef survey_t survey
     cdef int status
     with nogil:
-        status = survey_take(&survey, pool)
+        status = survey_take(&survey, pool, LOOKS)
     try:
         error = OutOfMemoryError(nbytes, survey.stats.free, survey.stats.largest_free, survey.stats.reserved,
                                  survey.stats.capacity)

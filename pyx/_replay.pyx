@@ -121,7 +121,7 @@ cdef class Replay:
         if self.pool is None:
             return None
         with nogil:
-            status = survey_take(&survey, self.pool.state)
+            status = survey_take(&survey, self.pool.state, 0)
         try:
             status_raise(self.pool.state, status, 0, 0)
             return survey_values(&survey, self.pool.state)

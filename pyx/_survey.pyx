@@ -1,9 +1,10 @@
 """Sums over a pool's memory at one moment: who has it, and where what is free lies.
 
-Taken when an allocation fails, so it looks at slabs and not at their slots.
+Taken when an allocation fails, so it looks at slabs and not at their slots, and at a sample of the blocks where there
+are many: what the sample says of sizes and streams is scaled to the totals, which are known.
 """
 
-from libc.stdint cimport uint32_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
@@ -16,7 +17,7 @@ from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_GONE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_THREAD, STREAM_VOUCHED)
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pool cimport pool_stats_locked
-from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, segment_boundary, segment_t
+from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, segment_boundary, segment_t, segment_tally
 from cuda_pool._slab cimport slab_t
 from cuda_pool._state cimport REUSE_NEVER, REUSE_QUERY, REUSE_WAIT
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
@@ -25,6 +26,8 @@ from cuda_pool._tally cimport tally_t
 cdef enum:
     BINS = 512                      # sizes of a tier: log2, then three more bits
     HOLDINGS_FIRST = 64
+
+cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15       # 2**64 / golden ratio: its multiples are spread evenly, in no short period
 
 cdef dict TIER_NAMES = {TIER_SLAB: "slab", TIER_MID: "mid", TIER_BUDDY: "buddy"}
 cdef dict REUSES = {REUSE_WAIT: "wait", REUSE_QUERY: "query", REUSE_NEVER: "never"}
@@ -38,13 +41,20 @@ ctypedef struct index_t:
     uint32_t* at
     size_t width
 
+# What was seen of an upper tier.
+ctypedef struct part_t:
+    tier_t tier
+    size_t first                    # its holdings are those from here on
+    size_t pending[OWNERS]
+    bint sampled
+
 
 cdef void survey_destroy(survey_t* survey) noexcept nogil:
     free(survey.holding)
     survey.holding = NULL
 
 
-cdef int survey_take(survey_t* survey, pool_t* pool) noexcept nogil:
+cdef int survey_take(survey_t* survey, pool_t* pool, size_t looks) noexcept nogil:
     cdef index_t index
     cdef int status
     memset(survey, 0, sizeof(survey_t))
@@ -56,8 +66,8 @@ cdef int survey_take(survey_t* survey, pool_t* pool) noexcept nogil:
     if index.at != NULL:
         pool_stats_locked(pool, &survey.stats)
         survey_slabs(survey, &index, &pool.segment)
-        survey_blocks(survey, &index, &pool.segment)
-        survey_runs(survey, &index, &pool.segment)
+        survey_blocks(survey, &index, &pool.segment, looks)
+        survey_runs(survey, &index, &pool.segment, looks)
         survey.pending[NOBODY] = pool.segment.held
         survey.free_blocks = pool.segment.mid.free_blocks + pool.segment.buddy.free_blocks
         survey.captures = pool.order.captures
@@ -92,29 +102,46 @@ cdef void survey_slabs(survey_t* survey, index_t* index, const segment_t* segmen
                  slab.size)
 
 
-cdef void survey_blocks(survey_t* survey, index_t* index, const segment_t* segment) noexcept nogil:
-    cdef const mid_block_t* block
-    cdef uint32_t record
+cdef void survey_blocks(survey_t* survey, index_t* index, const segment_t* segment, size_t looks) noexcept nogil:
+    cdef part_t part
+    cdef uint64_t count = segment.mid.made - 1 if segment.mid.made != 0 else 0, at
+    part_begin(&part, survey, TIER_MID)
+    part.sampled = looks != 0 and count > looks
+    for at in range(looks if part.sampled else count):
+        survey_block(survey, index, segment, &part,
+                     1 + <uint32_t>((at * GOLDEN >> 32) * count >> 32 if part.sampled else at))
+    part_end(&part, survey, segment, <size_t>segment.mid.owned * MID_UNIT)
+    survey.mid_free = <size_t>(segment.mid.end - segment.mid.start - segment.mid.used) * MID_UNIT
+
+
+cdef void survey_block(survey_t* survey, index_t* index, const segment_t* segment, part_t* part,
+                       uint32_t record) noexcept nogil:
+    cdef const mid_block_t* block = &segment.mid.block[record]
     cdef size_t requested
-    for record in range(1, segment.mid.made):
-        block = &segment.mid.block[record]
-        if block.state == MID_FREE:
-            survey.mid_free += <size_t>block.size * MID_UNIT
-            if block.owner != NOBODY:
-                survey.pending[block.owner] += <size_t>block.size * MID_UNIT
-        elif block.state == MID_USED:
-            requested = block.role.live.requested & ~CACHED
-            note(survey, index, TIER_MID, block.owner, segment.slabs.classes + bin_of(requested), 1,
-                 <size_t>block.size * MID_UNIT, requested, requested)
+    if block.state == MID_FREE and block.owner != NOBODY:
+        part.pending[block.owner] += <size_t>block.size * MID_UNIT
+    elif block.state == MID_USED:
+        requested = block.role.live.requested & ~CACHED
+        note(survey, index, TIER_MID, block.owner, segment.slabs.classes + bin_of(requested), 1,
+             <size_t>block.size * MID_UNIT, requested, requested)
 
 
-cdef void survey_runs(survey_t* survey, index_t* index, const segment_t* segment) noexcept nogil:
+cdef void survey_runs(survey_t* survey, index_t* index, const segment_t* segment, size_t looks) noexcept nogil:
+    """A sample are those at the low end: where a run starts is known only from the one before."""
+    cdef part_t part
     cdef uint32_t unit = 0
-    while unit < segment_boundary(segment):
-        unit += survey_run(survey, index, segment, unit)
+    cdef size_t steps = 0
+    part_begin(&part, survey, TIER_BUDDY)
+    while unit < segment_boundary(segment) and not part.sampled:
+        unit += survey_run(survey, index, segment, &part, unit)
+        steps += 1
+        part.sampled = steps == looks
+    part_end(&part, survey, segment, <size_t>segment.buddy.owned << segment.min_block_shift)
+    survey.buddy_free = <size_t>(segment.buddy.size - segment.buddy.used) << segment.min_block_shift
 
 
-cdef uint32_t survey_run(survey_t* survey, index_t* index, const segment_t* segment, uint32_t unit) noexcept nogil:
+cdef uint32_t survey_run(survey_t* survey, index_t* index, const segment_t* segment, part_t* part,
+                         uint32_t unit) noexcept nogil:
     """Look at what starts at a unit of the buddy tier; how many units that is."""
     cdef int state = segment.buddy.state[unit]
     cdef const buddy_entry_t* entry = &segment.buddy.entry[unit]
@@ -122,9 +149,7 @@ cdef uint32_t survey_run(survey_t* survey, index_t* index, const segment_t* segm
     if state == 0:                  # inside a slab
         return 1
     if state < BUDDY_LIVE:
-        survey.buddy_free += segment.min_block << (state - 1)
-        if entry.owner != NOBODY:
-            survey.pending[entry.owner] += segment.min_block << (state - 1)
+        part.pending[entry.owner] += segment.min_block << (state - 1)
         return <uint32_t>1 << (state - 1)
     if state == BUDDY_LIVE:
         used = <size_t>entry.role.live.units << segment.min_block_shift
@@ -132,6 +157,46 @@ cdef uint32_t survey_run(survey_t* survey, index_t* index, const segment_t* segm
         note(survey, index, TIER_BUDDY, entry.owner, segment.slabs.classes + BINS + bin_of(requested), 1, used,
              requested, requested)
     return entry.role.live.units
+
+
+cdef void part_begin(part_t* part, const survey_t* survey, tier_t tier) noexcept nogil:
+    memset(part, 0, sizeof(part_t))
+    part.tier = tier
+    part.first = survey.holdings
+
+
+cdef void part_end(part_t* part, survey_t* survey, const segment_t* segment, size_t owned) noexcept nogil:
+    """Add what is pending; where only a sample was looked at, let it stand for the whole tier."""
+    cdef size_t seen = 0
+    cdef int owner
+    part.pending[NOBODY] = 0                    # what anyone may have is not pending
+    for owner in range(OWNERS):
+        seen += part.pending[owner]
+    for owner in range(OWNERS):
+        survey.pending[owner] += scaled(part.pending[owner], owned, seen) if part.sampled else part.pending[owner]
+    if part.sampled:
+        survey.sampled = True
+        holdings_scale(survey, part.first, segment_tally(segment, part.tier))
+
+
+cdef void holdings_scale(survey_t* survey, size_t first, tally_t total) noexcept nogil:
+    cdef holding_t seen
+    cdef holding_t* holding
+    cdef size_t at
+    memset(&seen, 0, sizeof(holding_t))
+    for at in range(first, survey.holdings):
+        seen.blocks += survey.holding[at].blocks
+        seen.used += survey.holding[at].used
+        seen.requested += survey.holding[at].requested
+    for at in range(first, survey.holdings):
+        holding = &survey.holding[at]
+        holding.blocks = scaled(holding.blocks, total.allocs - total.frees, seen.blocks)
+        holding.used = scaled(holding.used, total.used, seen.used)
+        holding.requested = scaled(holding.requested, total.requested, seen.requested)
+
+
+cdef inline size_t scaled(size_t part, size_t total, size_t seen) noexcept nogil:
+    return <size_t>(<double>part * <double>total / <double>seen + 0.5) if seen != 0 else 0
 
 
 cdef inline size_t bin_of(size_t nbytes) noexcept nogil:
@@ -186,6 +251,7 @@ cdef dict survey_values(const survey_t* survey, pool_t* pool):
         
         "tier_free": {"slab": survey.slab_free, "mid": survey.mid_free, "buddy": survey.buddy_free},
         "alloc_count": stats.alloc_count, "free_count": stats.free_count, "captures": survey.captures,
+        "sampled": bool(survey.sampled),
         "backing": "malloc" if segment.pages.shift == 0 else "virtual", "grows": bool(pool.grows),
         "reuse": REUSES[pool.reuse],
         "settings": {"slab_max": segment.slabs.max, "mid_max": segment.mid_max, "min_block": segment.min_block},

@@ -471,7 +471,7 @@ def test_keys_are_plain_values():
     values = tried(pieces(), capacity=64 * MIB).as_dict()
     assert json.loads(json.dumps(values))["causes"][0]["kind"] == "fragmentation"
     assert set(values) == {"requested", "capacity", "reserved", "used", "live", "pending", "free", "largest_free",
-                           "causes", "holders", "advice"}
+                           "causes", "holders", "sampled", "advice"}
     assert set(values["causes"][0]) == {"kind", "certainty", "nbytes", "text"}
     assert set(values["advice"][0]) == {"setting", "text", "options", "helps", "capacity", "failed_row"}
     assert set(values["holders"][0]) == {"tier", "stream", "blocks", "used", "requested", "smallest", "largest",

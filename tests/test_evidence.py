@@ -67,6 +67,11 @@ def test_a_block_from_before_the_trace_is_its_holders():
     assert before.peak_live == 5 * MIB + 100 == trace.peak_live
 
 
+def test_a_stream_may_have_any_number():
+    trace = Trace.from_events([("alloc", 1, 100, 2**64 - 2), ("alloc", 2, MIB, 2**63 + 7)])
+    assert [one.stream for one in evidence_of_trace(trace, 2, SETTINGS).holders] == [2**63 + 7, 2**64 - 2]
+
+
 def test_an_empty_history_tells_nothing():
     evidence = evidence_of(*columns((1, 0, 0, NEVER)), 0, 0, SETTINGS)
     assert (evidence.holders, evidence.leaks) == ((), ())

@@ -79,6 +79,26 @@ def test_blocks_of_one_size_are_one_holder(device):
     assert holders["mid", 33_001]["smallest"] == 33_000 and holders["mid", 33_001]["requested"] == 5 * 33_000 + 2
 
 
+@pytest.mark.parametrize("kind, small, large", [({}, 20_000, 90_000), ({"mid_max": 1024, "min_block": 4096}, 4096, 65_536)])
+def test_a_sample_stands_for_many_blocks(make_device, kind, small, large):
+    device = make_device("1GiB")
+    stream = device.stream()
+    with cp.Pool("512MiB", device=device, slab_max=0, **kind) as pool:
+        assert failure(pool).moment["sampled"] is False
+        blocks = [pool.alloc(small if at % 2 else large, stream) for at in range(6000)]
+        for ptr in blocks[::5]:
+            pool.free_async(ptr, stream)
+        stats, moment = pool.stats(), failure(pool).moment
+    assert moment["sampled"] is True
+    by_size = {holder["largest"]: holder["blocks"] for holder in moment["holders"]}
+    assert by_size.keys() == {small, large}
+    assert sum(by_size.values()) == pytest.approx(4800, abs=2) and by_size[large] == pytest.approx(2400, rel=0.15)
+    assert sum(holder["used"] for holder in moment["holders"]) == pytest.approx(stats.used, abs=8)
+    assert sum(holder["requested"] for holder in moment["holders"]) == pytest.approx(stats.requested, abs=8)
+    assert [entry["stream"] for entry in moment["pending_on"]] == [f"object 0x{stream.handle:x}"]
+    assert moment["pending"] == stats.pending == moment["pending_on"][0]["used"]
+
+
 def test_pending_memory_is_its_streams(make_device):
     device = make_device("16MiB")
     one, other = device.stream(), device.stream()
