@@ -119,8 +119,8 @@ def evidence_of(size, stream, born, died, moment, events, settings, row=None, st
     Parameters
     ----------
     size, stream, born, died : numpy.ndarray
-        Whole numbers. Of each block: bytes; number of the stream; events that allocated and freed it, counted from 0: below 0 what was
-        live before, and `NEVER` what is not freed.
+        Whole numbers. Of each block: bytes; number of the stream; events that allocated and freed it, counted from 0:
+        below 0 what was live before, and `NEVER` what is not freed.
     moment : int
         Events before the failure.
     events : int

@@ -27,7 +27,8 @@ cdef enum:
     BINS = 512                      # sizes of a tier: log2, then three more bits
     HOLDINGS_FIRST = 64
 
-cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15       # 2**64 / golden ratio: its multiples are spread evenly, in no short period
+# 2**64 / golden ratio: its multiples are spread evenly, and have no short period.
+cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15
 
 cdef dict TIER_NAMES = {TIER_SLAB: "slab", TIER_MID: "mid", TIER_BUDDY: "buddy"}
 cdef dict REUSES = {REUSE_WAIT: "wait", REUSE_QUERY: "query", REUSE_NEVER: "never"}

@@ -79,7 +79,8 @@ def test_blocks_of_one_size_are_one_holder(device):
     assert holders["mid", 33_001]["smallest"] == 33_000 and holders["mid", 33_001]["requested"] == 5 * 33_000 + 2
 
 
-@pytest.mark.parametrize("kind, small, large", [({}, 20_000, 90_000), ({"mid_max": 1024, "min_block": 4096}, 4096, 65_536)])
+@pytest.mark.parametrize("kind, small, large", [
+    ({}, 20_000, 90_000), ({"mid_max": 1024, "min_block": 4096}, 4096, 65_536)], ids=["mid", "buddy"])
 def test_a_sample_stands_for_many_blocks(make_device, kind, small, large):
     device = make_device("1GiB")
     stream = device.stream()
