@@ -84,6 +84,11 @@ class Moment:
         return cls(**{**values, "holders": tuple(holders), "pending_on": tuple(pending)})
 
     @property
+    def room(self):
+        """Bytes that blocks may have: of a static pool that is what it got, of any other the capacity."""
+        return self.capacity if self.grows or not self.reserved else self.used + self.free
+
+    @property
     def of_graphs(self):
         """Free bytes that captures keep for their graphs."""
         return sum(one["used"] for one in self.pending_on if (one["stream"] or "").startswith("capture"))
@@ -226,10 +231,10 @@ def _causes(requested, moment, evidence):
 
 def _small(requested, moment, evidence):
     """Nothing else helps if what is live and the request are more than the pool may hold."""
-    lacking = moment.live + requested - moment.capacity
+    lacking = moment.live + requested - moment.room
     if lacking <= 0:
         return _small_later(moment, evidence)
-    if requested > moment.capacity:
+    if requested > moment.room:
         text = f"the request alone is more than the capacity of {format_size(moment.capacity)}"
     else:
         text = (f"the program had {format_size(moment.live)} in live blocks; with the {format_size(requested)} that "
@@ -250,7 +255,7 @@ def _small_later(moment, evidence):
 def _rounding(requested, moment):
     """It decides where the live bytes alone would have left room, and is worth a word where it takes much."""
     waste = moment.waste
-    decides = moment.live + requested <= moment.capacity < moment.used + requested
+    decides = moment.live + requested <= moment.room < moment.used + requested
     if waste == 0 or not (decides or waste >= NOTABLE * moment.used):
         return None
     parts = ", ".join(f"{format_size(tier['used'] - tier['requested'])} in the {name} tier"
@@ -262,7 +267,7 @@ def _rounding(requested, moment):
 
 def _pieces(requested, moment):
     """There is room enough in sum: it is in pieces, or not to be had now, or the device has not got it."""
-    if moment.used + requested > moment.capacity:
+    if moment.used + requested > moment.room:
         return None
     if moment.largest_free >= requested:
         return _pending(moment) if moment.pending or moment.captures else _unaligned(requested, moment)
@@ -327,7 +332,7 @@ def _leak(requested, moment, evidence):
         return _suspected(requested, moment)
     nbytes = sum(leak.holder.requested for leak in evidence.leaks)
     certainty = LIKELY if any(leak.certainty == LIKELY for leak in evidence.leaks) else POSSIBLE
-    lacking = moment.used + requested - moment.capacity
+    lacking = moment.used + requested - moment.room
     if nbytes < NOTABLE * moment.used or nbytes == 0 or (certainty == POSSIBLE and lacking <= 0):
         return None
     first = evidence.leaks[0]
@@ -356,7 +361,7 @@ def _suspected(requested, moment):
 
 def _ranked(requested, moment, causes):
     """What alone would have made room comes first; then what is more certain, takes more."""
-    lacking = max(moment.used + requested - moment.capacity, 1)
+    lacking = max(moment.used + requested - moment.room, 1)
 
     def rank(cause):
         suffices = cause.kind != "small" and cause.nbytes >= lacking and cause.certainty != POSSIBLE

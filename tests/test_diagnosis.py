@@ -170,6 +170,11 @@ def test_small_pool(device):
         pool.alloc(30 * MIB)
 
 
+def test_what_lies_below_a_unit_is_no_room(device):
+    with cp.Pool(MIB + 255, device=device) as pool:
+        assert kinds(failed(pool, MIB + 1)) == ["small"]
+
+
 def test_small_pool_of_a_trace_ends_with_the_capacity():
     script = Script()
     for _ in range(5):
