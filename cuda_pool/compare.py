@@ -76,7 +76,7 @@ def compare(trace, *, lag=0, progress=None):
 
 def _own_row(trace, name, backing, growth, lag):
     if growth == "static":
-        found = fit(trace, backing=backing, lag=lag, search=False)
+        found = fit(trace, backing=backing, lag=lag, search=False, reasons=False)
         return _row(trace, name, found.min_capacity, found.failed_row)
     played = replay(trace, backing=backing, growth=growth, lag=lag)
     if played.failed_row is not None:

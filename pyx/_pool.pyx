@@ -830,13 +830,17 @@ cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 
 
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
-    cdef tally_t total
     cdef int status = enter(pool)
-    cdef int tier
     memset(out, 0, sizeof(pool_stats_t))
-    if status != STATUS_OK:
-        return status
-    total = segment_total(&pool.segment)
+    if status == STATUS_OK:
+        pool_stats_locked(pool, out)
+        leave(pool)
+    return status
+
+
+cdef void pool_stats_locked(pool_t* pool, pool_stats_t* out) noexcept nogil:
+    cdef tally_t total = segment_total(&pool.segment)
+    cdef int tier
     out.capacity = pool.capacity
     out.reserved = pool.reserved
     out.reserved_high = pool.reserved_high
@@ -856,8 +860,6 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     for tier in range(TIER_SLAB, TIERS):
         out.tier[tier] = segment_tally(&pool.segment, tier)
     memcpy(out.upstream, pool.upstream, sizeof(out.upstream))
-    leave(pool)
-    return STATUS_OK
 
 
 cdef size_t pool_metadata(pool_t* pool) noexcept nogil:

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -189,6 +190,27 @@ def test_case_45_failed_replay_ends_with_1_and_names_the_row(short, tmp_path, ca
     values = json.loads((tmp_path / "out.json").read_text())
     assert values["failed_row"] == 3 and values["failure"]["requested"] == 9000000
     assert values["ns_per_event"] is None
+
+
+def test_a_failure_is_explained_and_the_advice_tried(short, tmp_path, capsys):
+    assert main(["replay", short, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["diagnosis"] is None
+    assert main(["replay", short, "--capacity", "8MiB", "--json", str(tmp_path / "out.json")]) == 1
+    text = capsys.readouterr().out
+    diagnosis = json.loads((tmp_path / "out.json").read_text())["diagnosis"]
+    assert [cause["kind"] for cause in diagnosis["causes"]] == ["small"]
+    assert "the pool is too small (certain)" in text
+    assert diagnosis["advice"][0]["setting"] == 'capacity="12MiB"'
+    for advice in diagnosis["advice"]:
+        assert advice["helps"] and advice["setting"] in " ".join(text.split())
+        growth = advice["options"].get("growth", "static")
+        assert main(["replay", short, "--capacity", str(advice["capacity"]), "--growth", growth]) == 0
+
+
+def test_a_failure_is_explained_on_a_terminal(short, tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "replay", short, "--capacity", "8MiB", cwd=tmp_path)
+    assert code == 1 and "Why" in text and "What has the memory" in text and "the pool is too small" in text
 
 
 def test_case_45_in_a_process(short, tmp_path):
@@ -503,6 +525,23 @@ def test_181_430_events_are_done_in_time(tmp_path, monkeypatch, before, after, s
     started = time.process_time()
     assert main([*before, SERVING, *after]) == 0
     assert time.process_time() - started < seconds
+
+
+def test_progress_of_a_fit_on_a_terminal(tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "fit", SERVING, cwd=tmp_path)
+    assert code == 0 and "%" in text and "\x1b[" in text and "Why" in text
+
+
+# Seconds of processor time for 181,430 events; what is measured is a third of it or less.
+@pytest.mark.parametrize("seconds, arguments", [
+    (1, ["replay", SERVING]), (1.5, ["replay", SERVING, "--capacity", "5.95GiB"]), (10, ["fit", SERVING])],
+    ids=["replay", "replay that fails", "fit"])
+def test_a_long_trace_takes_no_time(tmp_path, seconds, arguments):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = shell(*arguments, cwd=tmp_path)
+    assert done.returncode == (1 if "--capacity" in arguments else 0)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < seconds
 
 
 WITHOUT_RICH = """

@@ -23,11 +23,14 @@ NO_RICH = "note: for tables and a progress bar install the extra `cli`: pip inst
 
 @dataclass
 class Summary:
-    """What a command has to say: a title, rows of a label and a text, and remarks below them."""
+    """What a command has to say: a title, rows of a label and a text, remarks below them, and then whatever has a text
+    of its own and knows how rich shows it.
+    """
 
     title: str
     rows: list = field(default_factory=list)
     remarks: list = field(default_factory=list)
+    parts: list = field(default_factory=list)
 
     def add(self, label, text):
         """Add a row."""
@@ -267,6 +270,8 @@ def _show(summary):
         print(f"  {label:<{width}}  {text}")
     for remark in summary.remarks:
         print(remark)
+    for part in summary.parts:
+        print(f"\n{part}")
     if rich is None and sys.stdout.isatty():
         print(NO_RICH, file=sys.stderr)
 
@@ -285,3 +290,6 @@ def _show_rich(summary):
     console.print(table)
     for remark in summary.remarks:
         console.print(Text(remark))
+    for part in summary.parts:
+        console.print()
+        console.print(part)
