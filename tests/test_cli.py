@@ -18,6 +18,8 @@ from cuda_pool import Pool, __version__
 from cuda_pool.cli import main, output
 from cuda_pool.sizes import parse_size
 
+from .models import optimised
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RESNET = str(EXAMPLES / "resnet50_b64_train.csv.gz")
 SERVING = str(EXAMPLES / "llama_serve_growing_kv.csv.gz")
@@ -516,6 +518,7 @@ def test_a_comparison_fits_into_80_columns(tmp_path):
     assert "resnet50_b64_train.csv.gz" in re.sub(r"\s|│", "", shown)
 
 
+@optimised
 @pytest.mark.untraced
 @pytest.mark.parametrize("before, after, seconds", [
     (["compare"], [], 60), (["map", "--trace"], ["--out", "map.html"], 10), (["convert"], ["out.csv"], 10),
@@ -534,6 +537,7 @@ def test_progress_of_a_fit_on_a_terminal(tmp_path):
 
 
 # Seconds of processor time for 181,430 events; what is measured is a third of it or less.
+@optimised
 @pytest.mark.parametrize("seconds, arguments", [
     (1, ["replay", SERVING]), (1.5, ["replay", SERVING, "--capacity", "5.95GiB"]), (10, ["fit", SERVING])],
     ids=["replay", "replay that fails", "fit"])
@@ -552,6 +556,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@optimised
 def test_without_rich(tmp_path):
     code, text = on_a_terminal("-c", WITHOUT_RICH, "replay", RESNET, cwd=tmp_path)
     assert code == 0 and "peak live" in text and "\x1b" not in text
@@ -612,6 +617,8 @@ def in_shell(line, cwd):
                           env={**os.environ, "POOL": f"{sys.executable} -m cuda_pool"})
 
 
+# The runtime of a sanitizer has to have its standard streams.
+@optimised
 @pytest.mark.parametrize("arguments", ["info", "info --json -", "replay short.csv", "replay short.csv --json -",
                                        "fit short.csv --no-search"])
 def test_closed_stdout(short, tmp_path, arguments):
@@ -621,12 +628,14 @@ def test_closed_stdout(short, tmp_path, arguments):
                            "--json\n")
 
 
+@optimised
 def test_closed_stdout_with_the_result_in_a_file(short, tmp_path):
     done = in_shell("$POOL replay short.csv --json out.json >&-", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads((tmp_path / "out.json").read_text())["events"] == 3
 
 
+@optimised
 def test_closed_stderr(short, tmp_path):
     done = in_shell("$POOL replay short.csv 2>&-", tmp_path)
     assert done.returncode == 0 and "peak live" in done.stdout
@@ -635,6 +644,7 @@ def test_closed_stderr(short, tmp_path):
         assert (done.returncode, done.stdout) == (2, "")
 
 
+@optimised
 @pytest.mark.parametrize("line", [
     "$POOL replay short.csv --json /dev/stdout | cat", "$POOL replay short.csv --json /dev/stdout",
     "$POOL replay short.csv --json /dev/stdout > out; cat out",

@@ -21,6 +21,7 @@ from cuda_pool.map.page import column
 from cuda_pool.replay import replay
 from cuda_pool.trace import Trace, read_trace
 
+from .models import optimised
 from .snapshots import SHAPES, pickled
 
 MIB = 1 << 20
@@ -404,6 +405,7 @@ def test_bad_arguments_are_refused(arguments, message, tmp_path, capsys, monkeyp
     assert message in capsys.readouterr().err
 
 
+@optimised
 def test_the_largest_traces_are_drawn_quickly(tmp_path, shared_path):
     source = shared_path("traces", "bert_serve_4stream.csv.gz")
     started = time.process_time()
