@@ -59,6 +59,7 @@ ctypedef struct cache_t:
     bint refilled                   # since it was emptied
     size_t blocks_bytes             # of blocks
     size_t blocks_most
+    uint32_t* freed                 # the owner's `freed`: the last batch in which something was
     size_t unmarked                 # bytes freed asynchronously, not yet counted in the heap
     size_t unmarked_most            # from there on the stream wants an event
     int classes

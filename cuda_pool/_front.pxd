@@ -190,7 +190,7 @@ cdef inline bint free_slot(pool_t* pool, seat_t* seat, const cache_t* cache, voi
 cdef inline bint bin_give(pool_t* pool, seat_t* seat, const cache_t* cache, slab_t* slab, slot_t* slot,
                           void* ptr) noexcept nogil:
     cdef cache_t* own = seat.cache[slab.owner]
-    cdef uint32_t value = get_u32(&slot.value)
+    cdef uint32_t value = get_u32(&slot.value), batch
     cdef bin_t* bin
     cdef entry_t* top
     if not likely(value & NOT_LIVE == 0):
@@ -203,10 +203,11 @@ cdef inline bint bin_give(pool_t* pool, seat_t* seat, const cache_t* cache, slab
         if not likely(cache == own and own.unmarked < own.unmarked_most):
             return False
         own.unmarked += bin.size
-        set_u32(&slot.batch, pool.order.batch)
-        if not likely(get_u32(&slab.batch) == pool.order.batch):    # threads that write its line wait for each other
-            set_u32(&slab.batch, pool.order.batch)
-        note_freed(pool, own)
+        batch = pool.order.batch
+        set_u32(&slot.batch, batch)
+        if not likely(is_u32(&slab.batch, batch)):      # threads that write its line wait for each other
+            set_u32(&slab.batch, batch)
+        note_freed(own, batch)
     set_u32(&slot.value, seat.mark)
     top.ptr = ptr
     top.record = slot
@@ -215,7 +216,6 @@ cdef inline bint bin_give(pool_t* pool, seat_t* seat, const cache_t* cache, slab
     return True
 
 
-cdef inline void note_freed(pool_t* pool, const cache_t* cache) noexcept nogil:
-    cdef uint32_t* freed = &pool.order.stream[cache.owner].freed
-    if not likely(get_u32(freed) == pool.order.batch):
-        set_u32(freed, pool.order.batch)
+cdef inline void note_freed(const cache_t* cache, uint32_t batch) noexcept nogil:
+    if not likely(is_u32(cache.freed, batch)):
+        set_u32(cache.freed, batch)

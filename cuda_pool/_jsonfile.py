@@ -1,16 +1,20 @@
 """Files of ours that are JSON, plain or compressed with gzip: read within bounds, written whole or not at all."""
 
 import gzip
-import io
 import json
 import os
-import zlib
+import re
 from dataclasses import dataclass
 
 from ._atomic import open_atomically
+from ._source import open_source
 from .sizes import format_size, is_index, shown
 
-GZIP_MAGIC = b"\x1f\x8b"
+BYTES_PER_BRACKET = 16      # of text, at least: a list takes four times that in memory
+BRACKETS_MIN = 1024
+NESTED_MAX = 8              # levels, below which no reader of JSON gives up
+BRACKETS = re.compile(r"[\[{]")
+TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|[-\w.+]+', re.S)
 
 
 @dataclass(frozen=True)
@@ -45,16 +49,22 @@ class JsonFormat:
 
     def load(self, path, make):
         """Return what `make` makes of a file's values; what is wrong with them is raised as ``error``."""
-        name = os.fspath(path)
         try:
-            return make(self._parse(self._read(name)))
-        except (TypeError, ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise self.error(name, str(error) or type(error).__name__) from None
+            with open_source(path) as source:
+                data = source.at_most(self.bytes_max)
+            return make(self._parse(data))
+        except (TypeError, ValueError) as error:
+            raise self.error(os.fspath(path), str(error)) from None
 
     def save(self, path, values, **layout):
-        """Write values; with a name that ends in ``.gz`` the file is compressed."""
+        """Write values; with a name that ends in ``.gz`` the file is compressed. What ``load`` would refuse for its
+        length is a ValueError.
+        """
         text = json.dumps(values, **layout).encode() + b"\n"
-        if os.fsdecode(path).endswith(".gz"):
+        if len(text) > self.bytes_max:
+            raise ValueError(f"the {self.what} has {format_size(len(text))} of text: a file holds at most "
+                             f"{format_size(self.bytes_max)}")
+        if os.fsdecode(path).lower().endswith(".gz"):
             text = gzip.compress(text, mtime=0)
         with open_atomically(path) as file:
             file.write(text)
@@ -73,35 +83,72 @@ class JsonFormat:
             raise ValueError(f"version is {self.version} for this package, got {version}" + (
                 f"; the file was made by {shown(by)}" if isinstance(by, str) else ""))
 
-    def _read(self, path):
-        with open(path, "rb") as file:
-            data = file.read(self.bytes_max + 1)
-        if data[:2] == GZIP_MAGIC:
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(self.bytes_max + 1)
-        if len(data) > self.bytes_max:
-            raise ValueError(f"a {self.what} is at most {format_size(self.bytes_max)} of text")
-        return data
-
     def _parse(self, data):
         try:
             text = data.decode()
-        except UnicodeDecodeError:
-            raise ValueError(f"it is no text: a {self.what} is JSON, plain or gzip") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"byte {error.start}: it is no text: a {self.what} is JSON, plain or gzip") from None
+        self._require_room(text)
         try:
-            return json.loads(text, object_pairs_hook=_unique, parse_int=self._number, parse_constant=self._refuse)
+            return json.loads(text, object_pairs_hook=_unique, parse_int=self._number, parse_constant=_refuse)
         except json.JSONDecodeError as error:
-            raise ValueError(f"it is no JSON: {error}") from None
+            raise ValueError(f"{_line(text, error.pos)}: it is no JSON: {error.msg}") from None
+        except _NoNumber as error:
+            raise ValueError(f"{_line(text, _found(text, error.token))}: {shown(error.token)} is no number that is "
+                             f"accepted: expected an integer from 0 to {self.number_max}") from None
         except RecursionError:
-            raise ValueError(f"its values are nested too deeply: a {self.what} has {self.levels} levels") from None
+            raise self._too_deep(text, _depth(text, NESTED_MAX)) from None
+
+    def _require_room(self, text):
+        """Refuse what would take much more memory than text: hardly anything but brackets."""
+        if text.count("[") + text.count("{") > _room(len(text)):
+            raise self._too_deep(text, next(match.start() for count, match in enumerate(BRACKETS.finditer(text), 1)
+                                            if count > _room(match.start())))
+
+    def _too_deep(self, text, position):
+        return ValueError(f"{_line(text, position)}: its values are nested too deeply, or there is hardly anything but "
+                          f"brackets: a {self.what} has {self.levels} levels")
 
     def _number(self, text):
         """Convert an integer that may be as large as it looks; the rest would only take time."""
         if len(text) > len(str(self.number_max)) + 1:
-            raise ValueError(f"{shown(text)} is too large: numbers are at most {self.number_max}")
+            raise _NoNumber(text)
         return int(text)
 
-    def _refuse(self, text):
-        raise ValueError(f"{text} is no number: numbers are integers from 0 to {self.number_max}")
+
+class _NoNumber(Exception):
+    def __init__(self, token):
+        self.token = token
+        super().__init__(token)
+
+
+def _refuse(token):
+    raise _NoNumber(token)
+
+
+def _room(length):
+    """Return how many brackets a text of some length may have."""
+    return length // BYTES_PER_BRACKET + BRACKETS_MIN
+
+
+def _line(text, position):
+    """Say where a position of a text is."""
+    return f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"
+
+
+def _found(text, token):
+    """Return where a token is for the first time outside of strings."""
+    return next(match.start() for match in TOKENS.finditer(text) if match[0].startswith(token))
+
+
+def _depth(text, most):
+    """Return where lists and objects are nested more deeply than that."""
+    depth = 0
+    for match in TOKENS.finditer(text):
+        depth += (match[0] in ("[", "{")) - (match[0] in ("]", "}"))
+        if depth > most:
+            return match.start()
+    return len(text)
 
 
 def _unique(pairs):

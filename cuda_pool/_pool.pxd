@@ -108,6 +108,7 @@ cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil
 cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil
+cdef void pool_stats_locked(pool_t* pool, pool_stats_t* out) noexcept nogil     # the same with all locks held
 cdef size_t pool_metadata(pool_t* pool) noexcept nogil
 cdef const char* pool_check(pool_t* pool) noexcept nogil
 cdef const char* pool_call_name(int call) noexcept nogil

@@ -48,7 +48,7 @@ def compare(trace, *, lag=0, progress=None):
     lag : int
         How many events the device is behind the host, for this pool; the others are as in `cuda_pool.peers`.
     progress : callable, optional
-        Called as ``progress(done, total)`` with numbers of policies.
+        Called as ``progress(done, total)`` with numbers of policies, and parts of the one that is played.
 
     Returns
     -------
@@ -67,7 +67,8 @@ def compare(trace, *, lag=0, progress=None):
         if progress:
             progress(len(rows), total)
     for name in POLICIES:
-        rows.append(_row(trace, name, peak_reserved(trace, name)))
+        report = progress and (lambda done, events, past=len(rows): progress(past + done / events, total))
+        rows.append(_row(trace, name, peak_reserved(trace, name, report)))
         if progress:
             progress(len(rows), total)
     return rows
@@ -75,7 +76,7 @@ def compare(trace, *, lag=0, progress=None):
 
 def _own_row(trace, name, backing, growth, lag):
     if growth == "static":
-        found = fit(trace, backing=backing, lag=lag, search=False)
+        found = fit(trace, backing=backing, lag=lag, search=False, reasons=False)
         return _row(trace, name, found.min_capacity, found.failed_row)
     played = replay(trace, backing=backing, growth=growth, lag=lag)
     if played.failed_row is not None:

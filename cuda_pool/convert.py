@@ -34,13 +34,13 @@ def format_of(path):
         Its suffix is none of ``.csv``, ``.csv.gz``, ``.pickle``, ``.pkl``, ``.log`` and ``.log.gz``.
     """
     for suffix, name in SUFFIXES.items():
-        if str(path).endswith(suffix):
+        if str(path).lower().endswith(suffix):
             return name
     raise ValueError(f"{shown(str(path))} has no suffix of a format: expected {', '.join(SUFFIXES)}, or the format by "
                      f"name: {', '.join(FORMATS)}")
 
 
-def convert(trace, path, to=None):
+def convert(trace, path, to=None, *, progress=None):
     """Write a trace to a file.
 
     Parameters
@@ -51,6 +51,8 @@ def convert(trace, path, to=None):
         snapshot is made in memory: about 500 bytes for each event.
     to : str, optional
         ``"csv"``, ``"torch"`` or ``"rmm"``; by default what the suffix says.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with numbers of events; for a snapshot there are two rounds of them.
 
     Returns
     -------
@@ -65,24 +67,25 @@ def convert(trace, path, to=None):
         The file cannot be written; what had the name before still has it.
     """
     to = format_of(path) if to is None else to
+    progress = progress or (lambda done, total: None)
     if to == "csv":
-        trace.write(path)
+        trace.write(path, progress=progress)
         return []
     if to == "rmm":
-        return _write_rmm(trace, path)
+        return _write_rmm(trace, path, progress)
     if to == "torch":
-        return _write_torch(trace, path)
+        return _write_torch(trace, path, progress)
     raise ValueError(f"{shown(to)} is no format: expected {', '.join(FORMATS)}")
 
 
-def _write_rmm(trace, path):
+def _write_rmm(trace, path, progress):
     early = _frees_before_allocation(trace)
     with open_atomically(path) as file:
-        if str(path).endswith(".gz"):
+        if str(path).lower().endswith(".gz"):
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                _write_rows(trace, packed, early)
+                _write_rows(trace, packed, early, progress)
         else:
-            _write_rows(trace, file, early)
+            _write_rows(trace, file, early, progress)
     notes = []
     if len(trace.live):
         notes.append(f"{len(trace.live)} blocks that were live before the first event are written as allocations: a "
@@ -93,7 +96,7 @@ def _write_rmm(trace, path):
     return notes
 
 
-def _write_rows(trace, file, early):
+def _write_rows(trace, file, early, progress):
     file.write(f"{RMM_HEADER}\n".encode())
     live = trace.live
     for block, size, stream in zip(*(live[name].tolist() for name in ("block", "size", "stream"))):
@@ -108,6 +111,7 @@ def _write_rows(trace, file, early):
                 size = 0 if at in early else size or int(sizes[block])
             rows.append(_row(at, "free" if is_free else "allocate", block, size, stream))
         file.write("".join(rows).encode())
+        progress(min(start + ROWS_A_PIECE, trace.events), trace.events)
 
 
 def _row(number, action, block, size, stream):
@@ -141,9 +145,9 @@ class _Layout(BestFit):
         return stream, TORCH_PAGE
 
 
-def _write_torch(trace, path):
+def _write_torch(trace, path, progress):
     layout, placed = _Layout(), {}
-    play(trace, layout, placed=placed, least=1)
+    play(trace, layout, lambda done, total: progress(done, 2 * total), placed=placed, least=1)
     bases, end = {}, TORCH_BASE
     for stream, size in sorted(layout.end_of.items()):
         bases[stream] = end
@@ -151,10 +155,11 @@ def _write_torch(trace, path):
     if end > ADDRESS_END:
         raise ValueError("the trace does not fit into 64-bit addresses: expected less than 2**63 bytes in all")
     address_of = {block: bases[place[0]] + place[1] for block, place in placed.items()}
-    left = _left_live(trace)
-    segments = [_segment(layout, stream, base, {address_of[block]: size for block, size in left.items()
-                                                if placed[block][0] == stream}) for stream, base in bases.items()]
-    write_snapshot(path, segments, {trace.gpu or 0: _entries(trace, address_of)})
+    left = {stream: {} for stream in bases}
+    for block, size in _left_live(trace).items():
+        left[placed[block][0]][address_of[block]] = size
+    segments = [_segment(layout, stream, base, left[stream]) for stream, base in bases.items()]
+    write_snapshot(path, segments, {trace.gpu or 0: _entries(trace, address_of, progress)})
     return _torch_notes(trace)
 
 
@@ -177,10 +182,12 @@ def _segment(layout, stream, base, live):
     return Segment(base, sorted(blocks, key=lambda block: block.address), stream=stream)
 
 
-def _entries(trace, address_of):
+def _entries(trace, address_of, progress):
     sizes = trace.block_size.tolist()
     columns = (trace.is_free, trace.is_orphan, trace.block, trace.stream)
     for at, (is_free, is_orphan, block, stream) in enumerate(zip(*(column.tolist() for column in columns))):
+        if at % ROWS_A_PIECE == 0:
+            progress(trace.events + at, 2 * trace.events)
         if is_orphan:
             continue
         for action in ("free_requested", "free_completed") if is_free else ("alloc",):

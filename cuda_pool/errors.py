@@ -22,6 +22,10 @@ class OutOfMemoryError(MemoryError):
         Bytes that the pool may hold at most.
     hint : str
         What can be done about it, or nothing.
+    moment : dict or None
+        What the pool was like then, as plain values: what `report` is made of. None where there was no pool yet.
+    evidence : cuda_pool.evidence.Evidence or None
+        What a recorder of the pool's allocations tells about it; None where nothing was recorded.
     """
 
     def __init__(self, requested, free, largest_free, reserved, capacity, hint=""):
@@ -31,12 +35,29 @@ class OutOfMemoryError(MemoryError):
         self.reserved = reserved
         self.capacity = capacity
         self.hint = hint
+        self.moment = None
+        self.evidence = None
         super().__init__(requested, free, largest_free, reserved, capacity, *([hint] if hint else ()))
 
     def __str__(self):
         names = ("requested", "free", "largest free", "reserved", "capacity")
         figures = ", ".join(f"{name} {_readable(n)}" for name, n in zip(names, self.args))
-        return f"out of memory: {figures}; {self.hint}" if self.hint else f"out of memory: {figures}"
+        hint = self.hint or ("report() says why" if self.moment is not None else "")
+        return f"out of memory: {figures}; {hint}" if hint else f"out of memory: {figures}"
+
+    def report(self):
+        """Say why, in words: fragmentation, a leak, a pool that is too small, pending work.
+
+        The pool is not looked at again: it may be closed, or have changed.
+
+        Returns
+        -------
+        cuda_pool.diagnosis.Diagnosis
+            ``print`` shows its causes, what has the memory, and what helps; ``rich.print`` does so with tables;
+            `as_dict` has the figures.
+        """
+        from .diagnosis import diagnose, moment_of_error        # which needs numpy
+        return diagnose(self.requested, moment_of_error(self), self.evidence)
 
 
 class InvalidPointerError(ValueError):

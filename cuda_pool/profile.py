@@ -91,7 +91,8 @@ class Profile:
         if not self.peak_requested <= self.peak_used <= self.peak_reserved:
             raise ValueError("peak_requested <= peak_used <= peak_reserved does not hold: "
                              f"{self.peak_requested}, {self.peak_used}, {self.peak_reserved}")
-        _set(self, "streams", tuple(map(_classes, _items(self.streams, "streams", 1, STREAMS_MAX))))
+        _set(self, "streams", tuple(_classes(pairs, f"streams[{at}].size_classes") for at, pairs in enumerate(
+            _items(self.streams, "streams", 1, STREAMS_MAX))))
         _set(self, "larger", _larger(self.larger))
         _set(self, "settings", _settings(self.settings))
         if not isinstance(self.created_by, str):
@@ -289,16 +290,16 @@ def _items(values, key, least, most):
     return items
 
 
-def _classes(pairs):
-    classes = [Slots(_count(size, "a slot size"), _count(slots, "slots"))
-               for size, slots in _items(pairs, "size_classes", 0, MOST_CLASSES)]
-    _require_ascending([size for size, _ in classes], "size_classes")
+def _classes(pairs, key):
+    classes = [Slots(_count(size, f"a size of {key}"), _count(slots, f"{key}[{shown(size)}]"))
+               for size, slots in _items(pairs, key, 0, MOST_CLASSES)]
+    _require_ascending([size for size, _ in classes], key)
     for size, slots in classes:
         if not 1 <= size <= LARGEST_SLOT:
-            raise ValueError(f"a slot size is from 1 byte to {format_size(LARGEST_SLOT)}, got {size}")
+            raise ValueError(f"the sizes of {key} are from 1 byte to {format_size(LARGEST_SLOT)}, got {size}")
         if slots * size > CAPACITY_MAX:
-            raise ValueError(f"the slots of a class are at most {format_size(CAPACITY_MAX)}, got {slots} of {size} "
-                             "bytes")
+            raise ValueError(f"{key}[{size}] has at most {format_size(CAPACITY_MAX)} together, got {slots} slots of "
+                             f"{size} bytes")
     return tuple(classes)
 
 

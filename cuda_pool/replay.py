@@ -4,12 +4,16 @@ import contextlib
 import itertools
 import operator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from . import sim
 from ._api import Pool
 from ._lag import LAG_MAX, LaggedReplay
 from ._replay import MallocReplay, PoolReplay
+from .diagnosis import Diagnosis, Moment, diagnose
+from .evidence import evidence_of_trace
 from .profile import HEADROOM, as_profile
+from .reasons import Change, Tightest, explain
 from .settings import ALIGNMENT, CAPACITY_MAX, require_capacity, resolve
 from .sizes import is_index, parse_size, shown
 
@@ -57,6 +61,8 @@ class ReplayResult:
         row that frees it.
     failure : dict or None
         Bytes at that allocation: ``requested``, ``free``, ``largest_free``, ``reserved``, ``capacity``.
+    diagnosis : cuda_pool.diagnosis.Diagnosis or None
+        Why it failed, and what would help; ``cuda_pool.advice.try_advice`` tries that.
     ns_per_event : float or None
         Time for each event, in nanoseconds, over the fastest round; None if there was no event or a failure. It is
         the time in the pool, with a lag also that of the simulated device.
@@ -102,6 +108,7 @@ class ReplayResult:
     capacity: int
     failed_row: int | None
     failure: dict | None
+    diagnosis: Diagnosis | None
     ns_per_event: float | None
     upstream_calls: dict
     cross_stream_waits: int
@@ -168,6 +175,12 @@ class FitResult:
         Of the replay with min_capacity, as in `ReplayResult`; None if there is none.
     best : Fit or None
         The settings of the grid that need least, the defaults included; None if no search was made.
+    reasons : list of str
+        Why it is that much, and what other settings save, in words; the figures are of replays of this trace.
+    tightest : cuda_pool.reasons.Tightest or None
+        Where the trace fails with a capacity that is smaller by `resolution`; None if that is below peak_live.
+    changes : tuple of cuda_pool.reasons.Change
+        Other values of single settings, and what they save; what saves most first.
     resolution : int
         A capacity that is smaller by so much was seen to fail, or is below peak_live.
     tried : int
@@ -198,6 +211,9 @@ class FitResult:
     cross_stream_waits: int | None
     host_waits: int | None
     best: Fit | None
+    reasons: list
+    tightest: Tightest | None
+    changes: tuple
     resolution: int
     tried: int
     replays: int
@@ -298,7 +314,7 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
                 **_given(reuse=reuse, headroom=headroom)}
     with _pool(capacity, device=device, backing=backing, growth=growth, **settings) as pool:
         with _loop(trace, pool, lag, findings) as loop:
-            run = _Run(loop, pool, recording)
+            run = _Run(loop, pool, recording, explains=True)
             run.play(repeats, progress)
         if save_profile is not None:
             pool.save_profile(save_profile)
@@ -337,7 +353,7 @@ def time_malloc(trace, *, repeats=1, progress=None):
 
 
 def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=None, settings=None, search=True,
-        progress=None):
+        reasons=True, progress=None):
     """Find the smallest capacity that serves a trace.
 
     The capacity grows from the trace's peak until a replay succeeds, and is then bisected down to the resolution: the
@@ -360,6 +376,10 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
     search : bool
         Whether to look through the grid of settings (`GRID`) for those that need least. A choice of settings is
         passed over unless it serves the trace with less than the best one so far.
+    reasons : bool
+        Whether to find out why: one replay more for `FitResult.tightest`; and, if there was a search or settings were
+        given, one bisection for each setting in which the best choice, or the default, differs, and for
+        ``backing="virtual"``.
     progress : callable, optional
         Called as ``progress(done, total)`` with numbers of choices of settings.
 
@@ -376,7 +396,7 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
         A parameter is of a type that is not accepted.
     """
     lag, seed = _lag(lag), _seed(seed)
-    fitter = _Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
+    fitter = Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
     chosen = _given_settings(settings)
     choices = [] if settings is not None or not search else list(_grid())
     best = found = fitter.smallest(chosen)
@@ -387,11 +407,15 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
         best = fitter.smaller(choice, best) or best
     if progress:
         progress(len(choices) + 1, len(choices) + 1)
+    compared = _compared(fitter, chosen, best if choices else None, settings)
+    tightest, changes, words = explain(fitter, chosen, found, best if choices else None, compared) if (
+        reasons and found) else (None, (), [])
     return FitResult(
         events=trace.events, peak_live=trace.peak_live, min_capacity=found and found.min_capacity,
         ratio=found and found.ratio, settings=fitter.settings_of(chosen),
         cross_stream_waits=found and found.cross_stream_waits, host_waits=found and found.host_waits,
-        best=best if choices else None, resolution=fitter.step, tried=len(choices) + 1, replays=fitter.replays,
+        best=best if choices else None, reasons=words, tightest=tightest, changes=changes, resolution=fitter.step,
+        tried=len(choices) + 1, replays=fitter.replays,
         failed_row=failed_row, **fitter.findings.as_dict(), backing=backing, growth=growth, reuse=reuse, lag=lag,
         seed=seed)
 
@@ -408,14 +432,17 @@ def default_capacity(trace, growth="static"):
 class _Run:
     """Rounds of a replay: the fastest time, or the first failure with the pool's state at that point."""
 
-    def __init__(self, loop, pool=None, recording=None):
+    def __init__(self, loop, pool=None, recording=None, explains=False):
         self.loop = loop if recording is None else recording.watch(loop)
         self.pool = pool
         self.recording = recording
+        self.explains = explains
         self.events = len(loop.trace) if recording is None else recording.end_of(loop.trace)
         self.best_ns = None
         self.failed_row = None
+        self.failed_at = None       # events before it
         self.failure = None
+        self.moment = None      # of the pool at the failure, if it is to be explained
         self.stats = None       # the pool's, after the last event
         self.rounds_left = 0
 
@@ -455,13 +482,23 @@ class _Run:
             return True
         self.best_ns = None
         self.failed_row = loop.failed_row
+        self.failed_at = loop.position
         self.failure = self.pool and _failure(loop, self.stats)
+        if self.explains:
+            self.moment = Moment.of(loop.moment())
         return False
 
 
 def _failure(loop, stats):
     return {"requested": loop.failed_size, "free": stats.free, "largest_free": stats.largest_free,
             "reserved": stats.reserved, "capacity": stats.capacity}
+
+
+def _diagnosis(trace, run):
+    if run.moment is None:
+        return None
+    return diagnose(run.failure["requested"], run.moment,
+                    evidence_of_trace(trace, run.failed_at, run.moment.settings))
 
 
 class _Findings:
@@ -502,13 +539,22 @@ def _result(trace, pool, run, **given):
         events=trace.events, streams=trace.streams, peak_live=trace.peak_live,
         peak_requested=stats.requested_high, peak_used=stats.used_high, peak_reserved=stats.reserved_high,
         ratio=_ratio(stats.reserved_high, trace.peak_live), capacity=stats.capacity, failed_row=run.failed_row,
-        failure=run.failure, ns_per_event=run.ns_per_event, upstream_calls=dict(stats.upstream_calls),
-        **_waits(stats), orphan_frees=trace.orphan_frees, preexisting=trace.preexisting,
+        failure=run.failure, diagnosis=_diagnosis(trace, run), ns_per_event=run.ns_per_event,
+        upstream_calls=dict(stats.upstream_calls), **_waits(stats), orphan_frees=trace.orphan_frees,
+        preexisting=trace.preexisting,
         preexisting_bytes=trace.preexisting_bytes, device=pool.device.name, simulated=pool.device.is_simulated,
         settings=_as_dict(pool.settings), **given)
 
 
-class _Fitter:
+class Failure(NamedTuple):
+    """Where a replay failed, the bytes that it asked for, and the Moment of the pool."""
+
+    row: int
+    requested: int
+    moment: Moment
+
+
+class Fitter:
     """Capacities of base + k * step that are tried with one choice of settings after another."""
 
     def __init__(self, trace, lag, seed, **parameters):
@@ -541,6 +587,33 @@ class _Fitter:
         fit = self._served(working, settings) if working >= 0 else None
         return fit and self._bisected(-1, working, fit, settings)
 
+    def within(self, capacity, settings):
+        """Return the Fit of these settings if they serve the trace with `capacity` bytes, else None."""
+        fit = self._served_by(capacity, settings)
+        working = (capacity - self.base) // self.step
+        if fit is None or working < 0:
+            return fit
+        served = self._served(working, settings)
+        return self._bisected(-1, working, served, settings) if served else fit
+
+    def serves(self, capacity, settings):
+        """Return whether the trace goes through with that capacity."""
+        return self._served_by(capacity, settings) is not None
+
+    def just_below(self, fit, settings):
+        """Return the Failure with a step less than a Fit's capacity; None if that is below the peak, or serves."""
+        capacity = fit.min_capacity - self.step
+        if capacity < self.base:
+            return None
+        run = self._run(capacity, settings, explains=True)
+        return run.moment and Failure(run.failed_row, run.failure["requested"], run.moment)
+
+    def with_backing(self, backing):
+        """Return a fitter of the same trace for pools with another backing."""
+        other = Fitter(self.trace, self.lag, self.seed, **{**self.parameters, "backing": backing})
+        other.findings = self.findings
+        return other
+
     def settings_of(self, settings):
         """Return the settings with the pool's defaults filled in."""
         page = PAGE if self.parameters["backing"] == "virtual" else 0
@@ -557,21 +630,37 @@ class _Fitter:
         return fit
 
     def _served(self, steps, settings):
+        return self._served_by(self._capacity(steps), settings)
+
+    def _served_by(self, capacity, settings):
         """Replay the trace; return the Fit if that went well, else None."""
-        self.replays += 1
-        capacity = self._capacity(steps)
-        device = _simulated(capacity, self.seed, self.parameters["backing"])
-        with _pool(capacity, device=device, **self.parameters, **settings) as pool:
-            with _loop(self.trace, pool, self.lag, self.findings) as loop:
-                run = _Run(loop, pool)
-                run.play()
+        run = self._run(capacity, settings)
         self.failed_row = run.failed_row
         if run.failed_row is not None:
             return None
         return Fit(capacity, _ratio(capacity, self.trace.peak_live), self.settings_of(settings), **_waits(run.stats))
 
+    def _run(self, capacity, settings, explains=False):
+        self.replays += 1
+        device = _simulated(capacity, self.seed, self.parameters["backing"])
+        with _pool(capacity, device=device, **self.parameters, **settings) as pool:
+            with _loop(self.trace, pool, self.lag, self.findings) as loop:
+                run = _Run(loop, pool, explains=explains)
+                run.play()
+        return run
+
     def _capacity(self, steps):
         return min(self.base + steps * self.step, CAPACITY_MAX)
+
+
+def _compared(fitter, chosen, best, settings):
+    """Return the values of single settings that are worth a comparison: of the best choice, or of the defaults."""
+    other = best.settings if best else fitter.settings_of({}) if settings else {}
+    now = fitter.settings_of(chosen)
+    compared = {name: value for name, value in other.items() if value != now[name]}
+    if (best or settings) and fitter.parameters["backing"] == "malloc":
+        compared["backing"] = "virtual"
+    return compared
 
 
 def _given_settings(settings):

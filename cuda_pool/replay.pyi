@@ -1,11 +1,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ._trace import TraceTable
+from .diagnosis import Diagnosis, Moment
 from .map import Recording
 from .profile import Profile
+from .reasons import Change, Tightest
 from .sim import Device
 from .trace import Trace
 
@@ -36,6 +38,7 @@ class ReplayResult:
     capacity: int
     failed_row: int | None
     failure: dict[str, int] | None
+    diagnosis: Diagnosis | None
     ns_per_event: float | None
     upstream_calls: dict[str, int]
     cross_stream_waits: int
@@ -75,6 +78,9 @@ class FitResult:
     cross_stream_waits: int | None
     host_waits: int | None
     best: Fit | None
+    reasons: list[str]
+    tightest: Tightest | None
+    changes: tuple[Change, ...]
     resolution: int
     tried: int
     replays: int
@@ -89,6 +95,30 @@ class FitResult:
     seed: int | None
     def as_dict(self) -> dict[str, Any]: ...
 
+class Failure(NamedTuple):
+    row: int
+    requested: int
+    moment: Moment
+
+class Fitter:
+    trace: Trace
+    lag: int
+    seed: int | None
+    parameters: dict[str, Any]
+    findings: Any
+    base: int
+    step: int
+    replays: int
+    failed_row: int | None
+    def __init__(self, trace: Trace, lag: int, seed: int | None, **parameters: Any) -> None: ...
+    def smallest(self, settings: dict[str, Any]) -> Fit | None: ...
+    def smaller(self, settings: dict[str, Any], best: Fit | None) -> Fit | None: ...
+    def within(self, capacity: int, settings: dict[str, Any]) -> Fit | None: ...
+    def serves(self, capacity: int, settings: dict[str, Any]) -> bool: ...
+    def just_below(self, fit: Fit, settings: dict[str, Any]) -> Failure | None: ...
+    def with_backing(self, backing: str) -> Fitter: ...
+    def settings_of(self, settings: dict[str, Any]) -> dict[str, int]: ...
+
 def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Device | None = None,
            backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
            seed: int | None = None, slab_max: int | str | None = None, mid_max: int | str | None = None,
@@ -98,5 +128,5 @@ def replay(trace: Trace, *, capacity: int | str | None = None, device: int | Dev
 def time_malloc(trace: TraceTable, *, repeats: int = 1, progress: _Progress | None = None) -> float | None: ...
 def fit(trace: Trace, *, backing: str = "malloc", growth: str = "static", reuse: str | None = None, lag: int = 0,
         seed: int | None = None, settings: dict[str, int | str | None] | None = None, search: bool = True,
-        progress: _Progress | None = None) -> FitResult: ...
+        reasons: bool = True, progress: _Progress | None = None) -> FitResult: ...
 def default_capacity(trace: TraceTable, growth: str = "static") -> int: ...

@@ -1,8 +1,10 @@
 """Snapshots: a pool's memory at one moment, block by block.
 
-A snapshot is saved as JSON, plain or compressed with gzip. docs/reference/snapshot.md describes every key.
+A snapshot is saved as JSON, plain or compressed with gzip; docs/reference/snapshot.md describes every key. Or it is
+saved in PyTorch's format, for PyTorch's tools.
 """
 
+import os
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -15,9 +17,11 @@ __all__ = ["Block", "Segment", "Snapshot", "SnapshotError", "Stream"]
 
 FORMAT = "cuda_pool snapshot"
 VERSION = 1
-FILE_MAX = 1 << 30              # bytes of text
+FILE_MAX = 48 << 20             # bytes of text: of 1.2 million blocks, or a gibibyte of anything in memory
 NUMBER_MAX = (1 << 64) - 1
 TEXT_MAX = 100
+DEVICE_MAX = (1 << 31) - 1
+PICKLES = (".pickle", ".pkl")
 SNAPSHOT = JsonFormat("snapshot", FORMAT, VERSION, FILE_MAX, NUMBER_MAX, "five", SnapshotError)
 
 BACKINGS = ("malloc", "virtual")
@@ -86,6 +90,8 @@ class Snapshot:
         In ascending order of address.
     created_by : str
         The package that took it, and its version.
+    device : int
+        Ordinal of the pool's device.
 
     Raises
     ------
@@ -105,12 +111,14 @@ class Snapshot:
     streams: tuple
     segments: tuple
     created_by: str
+    device: int = 0
 
     def __post_init__(self):
         if self.backing not in BACKINGS:
             raise ValueError(f"backing is one of {', '.join(BACKINGS)}, got {shown(self.backing)}")
         for key in SIZES:
             _require_number(getattr(self, key), key)
+        _require_number(self.device, "device", DEVICE_MAX)
         _set(self, "streams", tuple(self.streams))
         _set(self, "segments", tuple(self.segments))
         for at, segment in enumerate(self.segments):
@@ -153,7 +161,7 @@ class Snapshot:
         Parameters
         ----------
         path : str or os.PathLike
-            JSON, plain or gzip; at most 1 GiB of text.
+            JSON, plain or gzip; at most 48 MiB of text.
 
         Raises
         ------
@@ -171,13 +179,22 @@ class Snapshot:
         Parameters
         ----------
         path : str or os.PathLike
-            With a name that ends in ``.gz`` the file is compressed.
+            With a name that ends in ``.gz`` the file is compressed. With one that ends in ``.pickle`` or ``.pkl`` it is
+            a memory snapshot of PyTorch, for https://pytorch.org/memory_viz and ``torch.cuda._memory_viz``: the
+            segments of `cuda_pool.torch_format.segments_of`, and no history. ``load`` reads JSON only.
 
         Raises
         ------
         OSError
             The file cannot be written.
+        ValueError
+            There would be more than 48 MiB of JSON, which is about 1.2 million blocks; or the ordinal of the device is
+            above 1023, which no snapshot of PyTorch has.
         """
+        if os.fsdecode(path).lower().endswith(PICKLES):
+            from .torch_format import segments_of, write_snapshot   # few need it, and pickle takes its time
+            write_snapshot(path, segments_of(self), {})
+            return
         SNAPSHOT.save(path, self.as_dict(), separators=(",", ":"))
 
     def as_dict(self):
@@ -185,9 +202,9 @@ class Snapshot:
         those before it.
         """
         return {
-            "format": FORMAT, "version": VERSION, "created_by": self.created_by, "backing": self.backing,
-            **{key: getattr(self, key) for key in SIZES}, "streams": [stream._asdict() for stream in self.streams],
-            "fields": list(FIELDS),
+            "format": FORMAT, "version": VERSION, "created_by": self.created_by, "device": self.device,
+            "backing": self.backing, **{key: getattr(self, key) for key in SIZES},
+            "streams": [stream._asdict() for stream in self.streams], "fields": list(FIELDS),
             "segments": [{"address": segment.address, "size": segment.size,
                           "blocks": [list(block[1:]) for block in segment.blocks]} for segment in self.segments],
         }
@@ -212,7 +229,7 @@ class Snapshot:
         segments = [_segment(segment, f"segments[{at}]")
                     for at, segment in enumerate(_list(values["segments"], "segments"))]
         return cls(backing=values["backing"], **{key: values[key] for key in SIZES}, streams=streams,
-                   segments=segments, created_by=values.get("created_by", "unknown"))
+                   segments=segments, created_by=values.get("created_by", "unknown"), device=values.get("device", 0))
 
 
 def is_pending(block):
@@ -263,11 +280,11 @@ def _set(snapshot, key, value):
     object.__setattr__(snapshot, key, value)        # the way of a frozen dataclass
 
 
-def _require_number(value, key):
+def _require_number(value, key, most=NUMBER_MAX):
     if not is_index(value):
-        raise TypeError(f"{key} is an integer from 0 to {NUMBER_MAX}, got {shown(value)}")
-    if not 0 <= value <= NUMBER_MAX:
-        raise ValueError(f"{key} is an integer from 0 to {NUMBER_MAX}, got {shown(value)}")
+        raise TypeError(f"{key} is an integer from 0 to {most}, got {shown(value)}")
+    if not 0 <= value <= most:
+        raise ValueError(f"{key} is an integer from 0 to {most}, got {shown(value)}")
 
 
 def _require_segment(segment, streams, key):

@@ -13,6 +13,8 @@ VERSION: int
 FILE_MAX: int
 NUMBER_MAX: int
 TEXT_MAX: int
+DEVICE_MAX: int
+PICKLES: tuple[str, ...]
 SNAPSHOT: JsonFormat
 BACKINGS: tuple[str, ...]
 STATES: tuple[str, ...]
@@ -54,6 +56,7 @@ class Snapshot:
     streams: Sequence[Stream]
     segments: Sequence[Segment]
     created_by: str
+    device: int = ...
     def __post_init__(self) -> None: ...
     @property
     def blocks(self) -> Iterator[Block]: ...

@@ -1,20 +1,23 @@
 """PyTorch's format of memory snapshots: segments, their blocks, and a trace for each device.
 
 `cuda_pool.readers.torch_snapshot` reads it; `write_snapshot` writes it, as a pickle that PyTorch's memory_viz page and
-``torch.cuda._memory_viz`` open. Times are in microseconds, everything else is in bytes.
+``torch.cuda._memory_viz`` open. `segments_of` gives the segments of a pool. Times are in microseconds, everything else
+is in bytes.
 """
 
+import itertools
 import pickle
 from dataclasses import dataclass, field
 
 from ._atomic import open_atomically
 
-__all__ = ["Block", "Entry", "Segment", "write_snapshot"]
+__all__ = ["Block", "Entry", "Segment", "segments_of", "write_snapshot"]
 
 ALLOCATED = "active_allocated"
 PENDING = "active_pending_free"
 INACTIVE = "inactive"
 STATES = (ALLOCATED, PENDING, INACTIVE)
+STATE_OF = {"live": ALLOCATED, "pending": PENDING}      # of a block in a pool's snapshot; any other is inactive
 
 # Of entries that are about a block, about a segment, and about neither.
 BLOCK_ACTIONS = ("alloc", "free_requested", "free_completed")
@@ -22,6 +25,7 @@ SEGMENT_ACTIONS = ("segment_alloc", "segment_free", "segment_map", "segment_unma
 OTHER_ACTIONS = ("snapshot", "oom", "user_defined")
 ACTIONS = BLOCK_ACTIONS + SEGMENT_ACTIONS + OTHER_ACTIONS
 
+DEVICES_MAX = 1024      # there is a list for each device up to the last one
 PROTOCOL = 4            # the page's own unpickler knows no later one
 
 
@@ -103,6 +107,28 @@ class Entry:
     time_us: int = 0
 
 
+def segments_of(snapshot):
+    """Return the segments of a pool as PyTorch would tell of them.
+
+    A segment is a region, or where pages move, pages side by side that have memory; it is expandable then. Pending
+    blocks are ``"active_pending_free"``, free ones, ready slots and the tails of slabs ``"inactive"``. PyTorch knows
+    one stream of a segment: that of its blocks, or the default stream if they are of several or of none. Memory that
+    is spare has no address, so it is in no segment.
+
+    Parameters
+    ----------
+    snapshot : cuda_pool.Snapshot
+
+    Returns
+    -------
+    list of Segment
+        In ascending order of address.
+    """
+    return [Segment(run[0].address, [_block_of(block) for block in run], snapshot.device, _stream_of(run, snapshot),
+                    is_expandable=snapshot.page > 0)
+            for segment in snapshot.segments for run in _runs_with_memory(segment.blocks)]
+
+
 def write_snapshot(path, segments, traces):
     """Write a snapshot.
 
@@ -118,13 +144,14 @@ def write_snapshot(path, segments, traces):
     Raises
     ------
     ValueError
-        A segment or an entry is none that a reader accepts: blocks leave a gap or overlap, an unknown state or action.
+        A segment or an entry is none that a reader accepts: blocks leave a gap or overlap, an unknown state or action,
+        the number of a device above 1023.
     OSError
         The file cannot be written; what had the name before still has it.
     """
     segments = list(segments)
     no_frames = []                      # one list for all: a pickle names it again in two bytes
-    count = 1 + max([*traces, *(segment.device for segment in segments)], default=0)
+    count = _devices([*traces, *(segment.device for segment in segments)])
     snapshot = {
         "segments": [_segment(segment, no_frames) for segment in segments],
         "device_traces": [[_entry(entry, no_frames) for entry in traces.get(device, ())] for device in range(count)],
@@ -133,6 +160,31 @@ def write_snapshot(path, segments, traces):
     }
     with open_atomically(path) as file:
         pickle.dump(snapshot, file, protocol=PROTOCOL)
+
+
+def _devices(numbers):
+    """Return how many lists of entries there are."""
+    for number in numbers:
+        if not 0 <= number < DEVICES_MAX:
+            raise ValueError(f"{number} is no number of a device: expected one from 0 to {DEVICES_MAX - 1}")
+    return 1 + max(numbers, default=0)
+
+
+def _runs_with_memory(blocks):
+    for has_memory, run in itertools.groupby(blocks, lambda block: block.state != "unmapped"):
+        if has_memory:
+            yield list(run)
+
+
+def _block_of(block):
+    state = STATE_OF.get(block.state, INACTIVE)
+    requested = {ALLOCATED: block.requested, PENDING: block.size, INACTIVE: 0}[state]
+    return Block(block.address, block.size, requested, state)
+
+
+def _stream_of(blocks, snapshot):
+    streams = {block.stream for block in blocks} - {None}
+    return snapshot.streams[streams.pop()].handle if len(streams) == 1 else 0
 
 
 def _segment(segment, frames):

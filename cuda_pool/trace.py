@@ -140,13 +140,15 @@ class Trace(TraceTable):
         """Number of different streams."""
         return len(set(self.stream.tolist() + self.live["stream"].tolist()))
 
-    def write(self, path):
+    def write(self, path, *, progress=None):
         """Write the trace as CSV.
 
         Parameters
         ----------
         path : str or os.PathLike
             Compressed with gzip when the name ends in ``.gz``. An existing file is replaced only when all is written.
+        progress : callable, optional
+            Called as ``progress(done, total)`` with numbers of events.
 
         Raises
         ------
@@ -154,13 +156,13 @@ class Trace(TraceTable):
             The file cannot be written; nothing is left behind.
         """
         with open_atomically(path) as file:
-            if str(path).endswith(".gz"):
+            if str(path).lower().endswith(".gz"):
                 with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                    self._write_rows(packed)
+                    self._write_rows(packed, progress)
             else:
-                self._write_rows(file)
+                self._write_rows(file, progress)
 
-    def _write_rows(self, file):
+    def _write_rows(self, file, progress):
         file.write(HEADER.encode())
         for ident, row in zip(self.live_id.tolist(), self.live.tolist()):
             file.write(f"live,{ident},{row[0]},{row[1]}\n".encode())
@@ -170,6 +172,8 @@ class Trace(TraceTable):
             rows = (f"{'free' if freed else 'alloc'},{ident},{size},{stream}\n"
                     for freed, ident, size, stream in zip(*part))
             file.write("".join(rows).encode())
+            if progress:
+                progress(min(start + ROWS_A_PIECE, self.events), self.events)
 
 
 def _row(event, number):

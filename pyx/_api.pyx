@@ -406,22 +406,27 @@ cdef class Pool:
         """
         return capture_make(self, self.state, stream)
 
+    @cython.binding(False)
+    @cython.embedsignature(True)
+    @cython.embedsignature.format("clinic")
     def buffer(self, nbytes, stream=0):
         """Return a ``Buffer`` that owns a block of `nbytes` bytes; arguments and errors are those of ``alloc``."""
         cdef stream_ref_t on = self.legacy
         cdef size_t size
         cdef void* ptr
         cdef int status
+        size = any_size(nbytes)
         if stream is not DEFAULT_STREAM:
             self.streams.find(stream, &on)
-        size = any_size(nbytes)
         # The object first: nothing that can fail comes after the allocation.
-        cdef Buffer buffer = buffer_wrap(self, self.state, self.device, NULL, 0, stream, &on)
+        cdef Buffer buffer = buffer_wrap(self, self.state, &on)
         status = pool_try_alloc_as(self.state, size, ALIGNMENT_BYTES, &on, &ptr)
         if status != STATUS_OK:
             self.acquire_slowly(status, nbytes, size, ALIGNMENT_BYTES, &on, &ptr)
         buffer.address = ptr
         buffer.nbytes = size
+        if stream is not DEFAULT_STREAM:
+            buffer.stream_object = stream
         return buffer
 
     def movable(self, nbytes, stream=0, *, alignment=256):
@@ -942,6 +947,9 @@ cdef inline bint small_size(object nbytes, size_t* size) noexcept:
 
 cdef size_t any_size(object nbytes) except? 0:
     """Convert any size; one that no size_t holds becomes one that no device has."""
+    cdef size_t size
+    if PyLong_CheckExact(nbytes) and small_size(nbytes, &size):
+        return size
     return min(parse_size(nbytes), 1 << 63)
 
 

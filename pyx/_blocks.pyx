@@ -64,7 +64,7 @@ cdef bint block_give(pool_t* pool, seat_t* seat, cache_t* cache, uint32_t index,
         own.unmarked += used
         set_u16(&block.owner, own.owner)
         set_u32(&block.batch, pool.order.batch)
-        note_freed(pool, own)
+        note_freed(own, pool.order.batch)
     bin.top.ptr = ptr
     bin.top.record = block
     bin.top += 1

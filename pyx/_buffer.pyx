@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from cuda_pool._calls cimport pool_free_async_as, pool_try_free_async_as
 from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
-from cuda_pool._driver cimport Device, cudaStream_t, driver_is_shut
+from cuda_pool._driver cimport cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pool cimport pool_release, pool_size_of, pool_stream_wait
@@ -18,6 +18,7 @@ from cuda_pool.errors import InvalidPointerError
 from cuda_pool.sizes import format_size
 
 
+@cython.freelist(64)
 @cython.no_gc_clear             # the destructor still needs the owner when a cycle is collected
 cdef class Buffer:
     """Own a block of a pool; made by ``Pool.buffer``.
@@ -71,7 +72,7 @@ cdef class Buffer:
             As for ``ptr``.
         """
         self.require()
-        return dlpack_device(self.device)
+        return dlpack_device(self.owner.device)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """Export the buffer as a one-dimensional array of bytes that keeps it alive.
@@ -101,7 +102,7 @@ cdef class Buffer:
         if copy:
             raise BufferError("a copy was asked for: a buffer is only exported as it is")
         self.order_before(stream)
-        return dlpack_capsule(self, self.address, self.nbytes, self.device, max_version)
+        return dlpack_capsule(self, self.address, self.nbytes, self.owner.device, max_version)
 
     def free(self):
         """Give the block back now, in the order of the buffer's stream; a second call does nothing.
@@ -143,7 +144,7 @@ cdef class Buffer:
         if self.freed or self.address == NULL:
             return
         status = pool_try_free_async_as(self.pool, self.address, &self.stream)
-        if driver_is_shut():
+        if (status == STATUS_OK and not get_flag(&self.pool.release_due)) or driver_is_shut():
             return
         status = self.finish(status)
         if status != STATUS_CLOSED and status != STATUS_FORKED:
@@ -197,14 +198,9 @@ cdef class Buffer:
         return 0
 
 
-cdef Buffer buffer_wrap(object owner, pool_t* pool, Device device, void* address, size_t nbytes, object stream,
-                        const stream_ref_t* ref):
+cdef Buffer buffer_wrap(object owner, pool_t* pool, const stream_ref_t* stream):
     cdef Buffer buffer = Buffer.__new__(Buffer)
     buffer.owner = owner
     buffer.pool = pool
-    buffer.device = device
-    buffer.address = address
-    buffer.nbytes = nbytes
-    buffer.stream_object = stream
-    buffer.stream = ref[0]
+    buffer.stream = stream[0]
     return buffer

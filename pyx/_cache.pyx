@@ -127,6 +127,7 @@ cdef void cache_name(pool_t* pool, cache_t* cache, owner_t owner) noexcept nogil
     cdef const stream_t* stream = &pool.order.stream[owner]
     cache.owner = owner
     cache.serial = stream.serial
+    cache.freed = &pool.order.stream[owner].freed
     cache.handle = stream.handle
     cache.by_handle = (owner == LEGACY or stream.kind == STREAM_HELD
                        or (stream.kind == STREAM_THREAD and stream.id == this_thread()))

@@ -1,12 +1,13 @@
 """The one place where a status of the nogil layer becomes an exception."""
 
 from cuda_pool._driver cimport driver_check
-from cuda_pool._pool cimport pool_call_name, pool_get_stats, pool_stats_t
+from cuda_pool._pool cimport pool_call_name
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FOREIGN_POINTER, STATUS_FORKED,
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_MOVABLE, STATUS_OK, STATUS_OUT_OF_MEMORY,
     STATUS_OVERLAP, STATUS_PINNED, STATUS_STREAMS, status_call, status_code)
+from cuda_pool._survey cimport LOOKS, survey_destroy, survey_t, survey_take, survey_values
 
 from cuda_pool.errors import InvalidPointerError, OutOfMemoryError
 
@@ -51,6 +52,16 @@ cdef int status_raise(pool_t* pool, int status, object nbytes, size_t address) e
 
 
 cdef object out_of_memory(pool_t* pool, object nbytes):
-    cdef pool_stats_t stats
-    pool_get_stats(pool, &stats)
-    return OutOfMemoryError(nbytes, stats.free, stats.largest_free, stats.reserved, stats.capacity)
+    """Return the error with what the pool was like, which is looked at here: by the time of a report it has changed."""
+    cdef survey_t survey
+    cdef int status
+    with nogil:
+        status = survey_take(&survey, pool, LOOKS)
+    try:
+        error = OutOfMemoryError(nbytes, survey.stats.free, survey.stats.largest_free, survey.stats.reserved,
+                                 survey.stats.capacity)
+        if status == STATUS_OK:
+            error.moment = survey_values(&survey, pool)
+        return error
+    finally:
+        survey_destroy(&survey)

@@ -234,11 +234,20 @@ cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
     return joined
 
 
-cdef bint is_cached(const pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
-    """Is the seat stopped, or does it have what it can have for the stream?"""
-    cdef const cache_t* cache = named_cache(pool, seat, stream)
-    return (load_u32(&seat.stopped) == SEAT_STAYS or (cache != NULL and is_cache(cache))
-            or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE and not is_promised(pool, stream)))
+cdef bint is_cached(pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
+    """Is the seat stopped, or does it have what it can have for the stream? Others change caches with the pool's lock."""
+    cdef const cache_t* cache
+    cdef bint cached
+    if load_u32(&seat.stopped) == SEAT_STAYS:
+        return True
+    if enter_lock(pool) != STATUS_OK:
+        return False
+    cache = named_cache(pool, seat, stream)
+    cached = ((cache != NULL and is_cache(cache))
+              or (stream.owner == NOBODY and <uintptr_t>stream.handle > THREAD_HANDLE
+                  and not is_promised(pool, stream)))
+    leave_lock(pool)
+    return cached
 
 
 cdef bint is_promised(const pool_t* pool, const stream_ref_t* stream) noexcept nogil:
@@ -911,13 +920,17 @@ cdef int pool_mem_info(pool_t* pool, size_t* free, size_t* total) noexcept nogil
 
 
 cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
-    cdef tally_t total
     cdef int status = enter(pool)
-    cdef int tier
     memset(out, 0, sizeof(pool_stats_t))
-    if status != STATUS_OK:
-        return status
-    total = segment_total(&pool.segment)
+    if status == STATUS_OK:
+        pool_stats_locked(pool, out)
+        leave(pool)
+    return status
+
+
+cdef void pool_stats_locked(pool_t* pool, pool_stats_t* out) noexcept nogil:
+    cdef tally_t total = segment_total(&pool.segment)
+    cdef int tier
     out.capacity = pool.capacity
     out.reserved = pool.reserved
     out.reserved_high = pool.reserved_high
@@ -937,8 +950,6 @@ cdef int pool_get_stats(pool_t* pool, pool_stats_t* out) noexcept nogil:
     for tier in range(TIER_SLAB, TIERS):
         out.tier[tier] = segment_tally(&pool.segment, tier)
     memcpy(out.upstream, pool.upstream, sizeof(out.upstream))
-    leave(pool)
-    return STATUS_OK
 
 
 cdef size_t pool_metadata(pool_t* pool) noexcept nogil:

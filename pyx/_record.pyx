@@ -4,16 +4,16 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 import numpy as np
 
-from cuda_pool._gate cimport status_raise
 from cuda_pool._pages cimport pages_t
-from cuda_pool._pool cimport pool_get_stats, pool_stats_t, pool_t
+from cuda_pool._pool cimport pool_t
 from cuda_pool._replay cimport Replay
-from cuda_pool._segment cimport place_t, segment_is_live
+from cuda_pool._room cimport segment_largest_free
+from cuda_pool._segment cimport place_t, segment_is_live, segment_pending, segment_total
 from cuda_pool._state cimport UPSTREAM_MEM_MAP, UPSTREAM_MEM_UNMAP, pool_offset
 from cuda_pool._trace cimport EVENT_ALLOC, EVENT_FREE, event_t
 
 NEVER = 0xFFFFFFFF          # the event at which a block that stays is freed
-SAMPLES = 20_000            # looks at the largest free block in the course of a trace
+SAMPLES = 1_000_000            # looks at the largest free block in the course of a trace
 
 
 cdef class Recorder:
@@ -32,7 +32,7 @@ cdef class Recorder:
     address, used, tier, born, died : numpy.ndarray
         One value for each block of the trace; `tier` is 0 for a block that was never allocated, or has no byte.
     samples : list of (int, int, int)
-        Moment, largest free block and pending bytes: looked at 20,000 times or more, or at each event of a shorter
+        Moment, largest free block and pending bytes: looked at a million times or more, or at each event of a shorter
         trace, and noted where they changed.
     reserved : list of (int, int)
         Moment, and bytes held from the device from then on.
@@ -157,9 +157,11 @@ cdef class Recorder:
         return 0
 
     cdef int sample(self, size_t moment) except -1:
-        cdef pool_stats_t stats
-        status_raise(self.loop.pool.state, pool_get_stats(self.loop.pool.state, &stats), 0, 0)
-        now = stats.largest_free, stats.pending
+        """Look at what is free. Nothing is locked, and no cache emptied, which would change what happens next."""
+        cdef pool_t* pool = self.loop.pool.state
+        cdef size_t held = pool.segment.size if pool.segment.pages.shift == 0 else pool.reserved
+        cdef size_t free = held - segment_total(&pool.segment).used
+        now = min(segment_largest_free(&pool.segment), free), segment_pending(&pool.segment)
         if now != self.last_sample:
             self.samples.append((moment, *now))
             self.last_sample = now

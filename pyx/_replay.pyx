@@ -9,6 +9,7 @@ from cuda_pool._calls cimport pool_alloc, pool_free
 from cuda_pool._gate cimport status_raise
 from cuda_pool._pool cimport pool_get_stats, pool_stats_t, pool_t
 from cuda_pool._status cimport STATUS_OK, STATUS_OUT_OF_MEMORY
+from cuda_pool._survey cimport survey_destroy, survey_t, survey_take, survey_values
 from cuda_pool._trace cimport (
     BLOCK_PREEXISTING, EVENT_ALLOC, EVENT_FREE, TraceTable, event_t, trace_t,
 )
@@ -112,6 +113,20 @@ cdef class Replay:
         """Raise what stopped the run if it was anything but a lack of memory."""
         if self.failure and self.failure[2] != STATUS_OUT_OF_MEMORY:
             status_raise(self.pool.state, self.failure[2], self.failure[1], 0)
+
+    def moment(self):
+        """What the pool is like now, as ``OutOfMemoryError.moment``; None without a pool."""
+        cdef survey_t survey
+        cdef int status
+        if self.pool is None:
+            return None
+        with nogil:
+            status = survey_take(&survey, self.pool.state, 0)
+        try:
+            status_raise(self.pool.state, status, 0, 0)
+            return survey_values(&survey, self.pool.state)
+        finally:
+            survey_destroy(&survey)
 
     def close(self):
         """Give back what the run holds beside the blocks that are live."""

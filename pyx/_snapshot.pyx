@@ -60,7 +60,7 @@ def snapshot_of(Pool pool not None):
             reserved=picture.reserved, spare=picture.spare, largest_free=picture.largest_free,
             page=1 << pool.state.segment.pages.shift if pool.state.segment.pages.shift else 0,
             granule=pool.state.segment.granule, streams=streams, segments=segments_of(&picture, index),
-            created_by=_writer())
+            created_by=_writer(), device=pool.device.ordinal)
     finally:
         extents_destroy(&picture.extents)
         free(picture.region)

@@ -21,6 +21,11 @@ def find_chromium():
     return path
 
 
+def without_sanitizer():
+    """Return the environment without what an instrumented build has loaded into this process."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 class Browser:
     """One page in a browser of its own.
 
@@ -35,7 +40,8 @@ class Browser:
                    "--force-device-scale-factor=1", "about:blank"]
         # The browser reads from descriptor 3 and writes to 4.
         self.process = subprocess.Popen(["bash", "-c", f'exec "$@" 3<&{there} 4>&{back}', "bash", *command],
-                                        pass_fds=(there, back), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                        pass_fds=(there, back), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                        env=without_sanitizer())
         os.close(there)
         os.close(back)
         self.numbers, self.buffer, self.session, self.errors, self.requests = itertools.count(1), b"", None, [], []

@@ -242,3 +242,9 @@ def shared_path():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def memory_viz():
+    """PyTorch's own tools for snapshots; skips where it is missing."""
+    return pytest.importorskip("torch.cuda._memory_viz", exc_type=ImportError)

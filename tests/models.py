@@ -6,6 +6,7 @@ A model says what a structure must do in the simplest way that is right: it sear
 import os
 import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,9 @@ import cuda_pool as cp
 
 NOBODY = 0              # of the owners of free memory
 EFFORT = int(os.environ.get("CUDA_POOL_TEST_EFFORT", "1"))
+OPTIMISED = os.environ.get("CUDA_POOL_BUILD", "release") == "release"
+# For what is timed, or takes from a sanitizer's runtime what it needs.
+optimised = pytest.mark.skipif(not OPTIMISED, reason="the build is instrumented")
 
 
 def effort(examples, steps=40):

@@ -9,6 +9,8 @@ import cuda_pool as cp
 import pytest
 from cuda_pool import _bench, _testing
 
+from .models import optimised
+
 MIB = 1 << 20
 
 
@@ -282,7 +284,7 @@ def test_two_threads_free_one_block_at_one_time(pool):
 
 
 @pytest.mark.threads
-@pytest.mark.skipif(os.environ.get("CUDA_POOL_BUILD", "release") != "release", reason="the build is instrumented")
+@optimised
 def test_threads_do_not_stop_each_other_for_ever(make_device):
     """After a question that stops both, calls are served at the seats again: they do not go on as questions do."""
     device = make_device("64MiB")

@@ -233,7 +233,7 @@ def test_case_13_text_of_an_out_of_memory_error(make_pool):
     assert str(caught.value) == (
         "out of memory: requested 10485760 bytes (10.00 MiB), free 9437184 bytes (9.00 MiB), "
         "largest free 9437184 bytes (9.00 MiB), reserved 12582912 bytes (12.00 MiB), "
-        "capacity 12582912 bytes (12.00 MiB)")
+        "capacity 12582912 bytes (12.00 MiB); report() says why")
 
 
 # Fragmentation

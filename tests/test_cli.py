@@ -5,9 +5,11 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ import pytest
 from cuda_pool import Pool, __version__
 from cuda_pool.cli import main, output
 from cuda_pool.sizes import parse_size
+
+from .models import optimised
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RESNET = str(EXAMPLES / "resnet50_b64_train.csv.gz")
@@ -46,7 +50,6 @@ DAMAGED = {
     "header in another order": (b"id,event,size,stream\n", 1),
     "header in capitals": (b"EVENT,ID,SIZE,STREAM\n", 1),
     "header with semicolons": (b"event;id;size;stream\n", 1),
-    "header with a byte order mark": (b"\xef\xbb\xbf" + GOOD, 1),
     "header with a NUL": (b"event,id,size,stream\0\n", 1),
     "header cut": (b"event,id,si", 1),
     "other log": (b"Thread,Time,Action,Address,Size,Stream\n", 1),
@@ -189,6 +192,27 @@ def test_case_45_failed_replay_ends_with_1_and_names_the_row(short, tmp_path, ca
     values = json.loads((tmp_path / "out.json").read_text())
     assert values["failed_row"] == 3 and values["failure"]["requested"] == 9000000
     assert values["ns_per_event"] is None
+
+
+def test_a_failure_is_explained_and_the_advice_tried(short, tmp_path, capsys):
+    assert main(["replay", short, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["diagnosis"] is None
+    assert main(["replay", short, "--capacity", "8MiB", "--json", str(tmp_path / "out.json")]) == 1
+    text = capsys.readouterr().out
+    diagnosis = json.loads((tmp_path / "out.json").read_text())["diagnosis"]
+    assert [cause["kind"] for cause in diagnosis["causes"]] == ["small"]
+    assert "the pool is too small (certain)" in text
+    assert diagnosis["advice"][0]["setting"] == 'capacity="12MiB"'
+    for advice in diagnosis["advice"]:
+        assert advice["helps"] and advice["setting"] in " ".join(text.split())
+        growth = advice["options"].get("growth", "static")
+        assert main(["replay", short, "--capacity", str(advice["capacity"]), "--growth", growth]) == 0
+
+
+def test_a_failure_is_explained_on_a_terminal(short, tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "replay", short, "--capacity", "8MiB", cwd=tmp_path)
+    assert code == 1 and "Why" in text and "What has the memory" in text and "the pool is too small" in text
 
 
 def test_case_45_in_a_process(short, tmp_path):
@@ -472,6 +496,58 @@ def test_progress_on_a_terminal(tmp_path):
     assert code == 0 and "%" in text and "\x1b[" in text and "peak live" in text
 
 
+@pytest.mark.parametrize("arguments, labels", [
+    (["compare", SERVING], ["read", "llama_serve_growing_kv.csv.gz"]),
+    (["convert", SERVING, "out.pickle"], ["read", "write"]),
+    (["map", "--trace", SERVING, "--out", "out.html"], ["read", "map", "draw"]),
+    (["compare", "some [red]b.csv"], ["read", "some [red]b.csv"])], ids=["compare", "convert", "map", "markup"])
+def test_every_command_shows_progress(tmp_path, arguments, labels):
+    pytest.importorskip("rich")
+    (tmp_path / "some [red]b.csv").write_bytes(GOOD)
+    code, text = on_a_terminal("-m", "cuda_pool", *arguments, cwd=tmp_path)
+    assert code == 0 and "%" in text and "Traceback" not in text
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    assert all(re.search(rf"{re.escape(label)} +[━╺╸]", shown) for label in labels)
+
+
+def test_a_comparison_fits_into_80_columns(tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "compare", RESNET, cwd=tmp_path, COLUMNS="80")
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+    assert code == 0 and re.search(r"cuda_pool_virtual_growing +│ +\d\.\d{4} +[\d.]+ GiB \(\d+ bytes\) +│", shown)
+    assert "resnet50_b64_train.csv.gz" in re.sub(r"\s|│", "", shown)
+
+
+@optimised
+@pytest.mark.untraced
+@pytest.mark.parametrize("before, after, seconds", [
+    (["compare"], [], 60), (["map", "--trace"], ["--out", "map.html"], 10), (["convert"], ["out.csv"], 10),
+    (["convert"], ["out.pickle"], 10), (["convert"], ["out.log.gz"], 10)])
+def test_181_430_events_are_done_in_time(tmp_path, monkeypatch, before, after, seconds):
+    monkeypatch.chdir(tmp_path)
+    started = time.process_time()
+    assert main([*before, SERVING, *after]) == 0
+    assert time.process_time() - started < seconds
+
+
+def test_progress_of_a_fit_on_a_terminal(tmp_path):
+    pytest.importorskip("rich")
+    code, text = on_a_terminal("-m", "cuda_pool", "fit", SERVING, cwd=tmp_path)
+    assert code == 0 and "%" in text and "\x1b[" in text and "Why" in text
+
+
+# Seconds of processor time for 181,430 events; what is measured is a third of it or less.
+@optimised
+@pytest.mark.parametrize("seconds, arguments", [
+    (1, ["replay", SERVING]), (1.5, ["replay", SERVING, "--capacity", "5.95GiB"]), (10, ["fit", SERVING])],
+    ids=["replay", "replay that fails", "fit"])
+def test_a_long_trace_takes_no_time(tmp_path, seconds, arguments):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = shell(*arguments, cwd=tmp_path)
+    assert done.returncode == (1 if "--capacity" in arguments else 0)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < seconds
+
+
 WITHOUT_RICH = """
 import sys
 sys.modules["rich"] = None
@@ -480,6 +556,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@optimised
 def test_without_rich(tmp_path):
     code, text = on_a_terminal("-c", WITHOUT_RICH, "replay", RESNET, cwd=tmp_path)
     assert code == 0 and "peak live" in text and "\x1b" not in text
@@ -540,6 +617,8 @@ def in_shell(line, cwd):
                           env={**os.environ, "POOL": f"{sys.executable} -m cuda_pool"})
 
 
+# The runtime of a sanitizer has to have its standard streams.
+@optimised
 @pytest.mark.parametrize("arguments", ["info", "info --json -", "replay short.csv", "replay short.csv --json -",
                                        "fit short.csv --no-search"])
 def test_closed_stdout(short, tmp_path, arguments):
@@ -549,12 +628,14 @@ def test_closed_stdout(short, tmp_path, arguments):
                            "--json\n")
 
 
+@optimised
 def test_closed_stdout_with_the_result_in_a_file(short, tmp_path):
     done = in_shell("$POOL replay short.csv --json out.json >&-", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads((tmp_path / "out.json").read_text())["events"] == 3
 
 
+@optimised
 def test_closed_stderr(short, tmp_path):
     done = in_shell("$POOL replay short.csv 2>&-", tmp_path)
     assert done.returncode == 0 and "peak live" in done.stdout
@@ -563,6 +644,7 @@ def test_closed_stderr(short, tmp_path):
         assert (done.returncode, done.stdout) == (2, "")
 
 
+@optimised
 @pytest.mark.parametrize("line", [
     "$POOL replay short.csv --json /dev/stdout | cat", "$POOL replay short.csv --json /dev/stdout",
     "$POOL replay short.csv --json /dev/stdout > out; cat out",

@@ -2,14 +2,19 @@
 
 import gzip
 import json
+import os
 import pickle
+import pickletools
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuda_pool import Pool
 from cuda_pool.cli import main
 from cuda_pool.convert import FORMATS, convert, format_of
 from cuda_pool.readers import read_snapshot
@@ -119,7 +124,8 @@ def test_sizes_of_frees(tmp_path):
 
 
 @pytest.mark.parametrize("name, expected", [("a.csv", "csv"), ("a.csv.gz", "csv"), ("a.pickle", "torch"),
-                                            ("a.b.pkl", "torch"), ("a.log", "rmm"), ("a.log.gz", "rmm")])
+                                            ("a.b.pkl", "torch"), ("A.PKL", "torch"), ("a.CSV.GZ", "csv"),
+                                            ("a.log", "rmm"), ("a.log.gz", "rmm")])
 def test_format_by_suffix(name, expected):
     assert format_of(name) == expected
 
@@ -157,6 +163,35 @@ def test_trace_beyond_addresses(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def shell(command, cwd):
+    """Run a shell's command line with `cuda-pool` in it."""
+    command = command.replace("cuda-pool", f"{sys.executable} -m cuda_pool")
+    return subprocess.run(["sh", "-c", command], cwd=cwd, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("out", ["-", "/dev/stdout"])
+def test_a_trace_goes_to_stdout_and_nothing_else(tmp_path, out):
+    (tmp_path / "a.csv").write_bytes(ODD)
+    done = shell(f"cuda-pool convert a.csv {out} --to csv --json a.json", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ODD, b"")
+    assert json.loads((tmp_path / "a.json").read_text())["events"] == 8
+    done = shell(f"cuda-pool convert a.csv {out} --to torch > a.pickle", tmp_path)
+    assert done.returncode == 0 and done.stderr.startswith(b"cuda-pool: 2 frees of blocks that are not live")
+    assert read_snapshot(tmp_path / "a.pickle").entries
+    done = shell(f"cuda-pool convert a.csv {out} --to csv | cuda-pool convert /dev/stdin - --to rmm", tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(b"Thread,Time,Action")
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.json", "a.pickle"]
+
+
+def test_stdout_that_is_taken_or_has_no_format(tmp_path):
+    (tmp_path / "a.csv").write_bytes(ODD)
+    for arguments, message in (("a.csv -", "expected --to"), ("a.csv - --to csv --json -", "stdout is for --json"),
+                               ("a.csv - --to csv --json a.json >&-", "stdout is closed")):
+        done = shell(f"cuda-pool convert {arguments}", tmp_path)
+        assert done.returncode == 2 and message.encode() in done.stderr and done.stdout == b""
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
 # The format itself.
 
 def test_written_snapshot_is_plain_and_consistent(tmp_path):
@@ -181,6 +216,7 @@ def test_written_snapshot_is_plain_and_consistent(tmp_path):
     (Segment(0, [Block(0, 512, 513)]), None, "at most that"),
     (Segment(0, [Block(0, 512, 1, "idle")]), None, "no state"),
     (Segment(0), Entry("malloc", 0, 1), "no action"),
+    (Segment(0, device=1024), None, "no number of a device"),
 ])
 def test_snapshot_that_is_not_written(tmp_path, segment, entry, message):
     with pytest.raises(ValueError, match=message):
@@ -188,10 +224,24 @@ def test_snapshot_that_is_not_written(tmp_path, segment, entry, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def memory_viz():
-    """PyTorch's own tools for snapshots; skips where it is missing."""
-    return pytest.importorskip("torch.cuda._memory_viz", exc_type=ImportError)
+# What the page's own unpickler knows; integers of more than 8 bytes become values that it cannot add to others.
+PAGE_KNOWS = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
+    "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "MEMOIZE", "BINPUT", "LONG_BINPUT",
+    "BINGET", "LONG_BINGET"}
+
+
+def test_the_page_knows_every_instruction(tmp_path, make_device):
+    convert(read_trace(EXAMPLES / "resnet50_b64_train.csv.gz"), tmp_path / "a.pickle")
+    with Pool("64MiB", device=make_device("128MiB", ordinal=3), backing="virtual") as pool:
+        kept = [pool.alloc(nbytes) for nbytes in (100, 5000, 300_000, "20MiB")]
+        pool.free_async(kept[1])
+        pool.snapshot().save(tmp_path / "b.pickle")
+    for name in "a.pickle", "b.pickle":
+        for instruction, argument, _ in pickletools.genops((tmp_path / name).read_bytes()):
+            assert instruction.name in PAGE_KNOWS
+            assert instruction.name != "LONG1" or -2**63 <= argument < 2**63
 
 
 def test_pytorch_opens_what_is_written(tmp_path, memory_viz):

@@ -12,6 +12,7 @@ import pytest
 
 import cuda_pool
 from cuda_pool import cli, replay, settings, sim, trace
+from cuda_pool.map import svg_of
 from cuda_pool.sizes import parse_size
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -223,6 +224,17 @@ def test_images_exist(path):
 def test_figures_are_what_the_script_draws(name, tmp_path):
     load(DOCS / "figures.py").FIGURES[name]().save(tmp_path / "drawn.svg")
     assert (tmp_path / "drawn.svg").read_text() == (DOCS / "images" / f"{name}.svg").read_text()
+
+
+def test_the_map_is_what_the_tool_draws():
+    tool = load(ROOT / "tools" / "draw_map_pictures.py")
+    assert svg_of(tool.still(tool.PEAK), "age") == (DOCS / "images" / "map.svg").read_text()
+
+
+def test_the_first_picture_is_what_the_tool_draws(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["draw_readme_picture.py", "--out", str(tmp_path / "drawn.svg")])
+    load(ROOT / "tools" / "draw_readme_picture.py").main()
+    assert (tmp_path / "drawn.svg").read_text() == (DOCS / "images" / "fragmentation.svg").read_text()
 
 
 def test_scan_finds_the_capacity_that_is_safe():

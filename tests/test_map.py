@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import re
 import time
 import xml.etree.ElementTree as ET
@@ -12,12 +13,16 @@ import pytest
 
 import cuda_pool as cp
 from cuda_pool import cli
+from cuda_pool._replay import PoolReplay
 from cuda_pool.map import (
     MODES, Recording, extents_of, figures_of, page_of, palette, picture_of_recording, picture_of_snapshot, svg_of,
     write_map)
 from cuda_pool.map.page import column
 from cuda_pool.replay import replay
-from cuda_pool.trace import Trace
+from cuda_pool.trace import Trace, read_trace
+
+from .models import optimised
+from .snapshots import SHAPES, pickled
 
 MIB = 1 << 20
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +38,7 @@ def trace():
 
 def recorded(played=None, until=None, **settings):
     recording = Recording(until)
-    recording.result = replay(played or trace(), recording=recording, **settings)
+    recording.result = replay(trace() if played is None else played, recording=recording, **settings)
     return recording
 
 
@@ -54,10 +59,43 @@ def test_a_recording_has_every_block_where_the_pool_has_it(settings):
         assert recording.samples[-1][1] == recording.snapshot.largest_free
 
 
-def test_a_recording_changes_nothing_that_is_measured():
-    with_one, without = recorded().result, replay(trace())
-    for name in ("peak_live", "peak_used", "peak_reserved", "failed_row", "upstream_calls"):
-        assert getattr(with_one, name) == getattr(without, name)
+def busy_trace(seed=3):
+    """Small and middle blocks that come and go in no order, so that caches have something to do."""
+    rng, live, rows = random.Random(seed), [], []
+    for number in range(20_000):
+        if len(live) > 400 or live and rng.random() < 0.5:
+            ident, size = live.pop(rng.randrange(len(live)))
+            rows.append(("free", ident, size, ident % 3))
+        else:
+            live.append((number, rng.choice((300, 5000, 70_000, 300_000))))
+            rows.append(("alloc", *live[-1], number % 3))
+    return Trace.from_events(rows)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"growth": "dynamic"}, {"growth": "dynamic", "backing": "virtual"}, {"lag": 30}, {"capacity": "30MiB"},
+], ids=str)
+def test_a_recording_changes_nothing_that_is_measured(settings):
+    played = busy_trace()
+    with_one, without = recorded(played, **settings).result, replay(played, **settings)
+    assert {**with_one.as_dict(), "ns_per_event": 0} == {**without.as_dict(), "ns_per_event": 0}
+
+
+def test_a_recording_changes_no_address():
+    played, capacity = busy_trace(), 128 * MIB
+    with cp.sim.Device(capacity) as device, cp.Pool(capacity, device=device) as pool:
+        loop = PoolReplay(played, pool)
+        loop.place()
+        loop.run(15_000)
+        without = offsets(pool.snapshot())
+        loop.clear()
+        loop.close()
+    assert offsets(recorded(played, until=15_000, capacity=capacity).snapshot) == without
+
+
+def offsets(snapshot):
+    base = snapshot.segments[0].address
+    return [(block.address - base, block.size, block.requested, block.state) for block in snapshot.blocks]
 
 
 def test_the_snapshot_of_a_recording_names_events_and_streams():
@@ -70,6 +108,22 @@ def test_the_snapshot_of_a_recording_names_events_and_streams():
 def test_a_preexisting_block_is_there_from_the_start():
     recording = recorded(until=0)
     assert [block.requested for block in recording.snapshot.blocks if block.state == "live"] == [5 * MIB]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_that_no_event_is_about_are_drawn_with_their_size_and_stream(shape, tmp_path):
+    (tmp_path / "a.pickle").write_bytes(pickled(SHAPES[shape]()))
+    played = read_trace(tmp_path / "a.pickle")
+    recording = recorded(played)
+    film = picture_of_recording(recording, "film")
+    assert film.figures()["live"] == played.peak_live
+    still = picture_of_snapshot(recording.snapshot, "still")
+    film.moment = film.events
+    assert film.figures()["live"] == still.figures()["live"]
+    names = {ident: film.streams[stream] for ident, stream in zip(*(
+        film.blocks[name].tolist() for name in ("ident", "stream")))}
+    for ident, stream in zip(played.live_id.tolist(), played.live["stream"].tolist()):
+        assert names[ident] == f"stream {stream}"
 
 
 def test_a_recording_ends_where_the_memory_does():
@@ -126,11 +180,25 @@ def test_extents_tile_the_strips(name):
 
 
 def test_film_and_still_agree():
-    for settings in {}, {"backing": "virtual"}, {"growth": "dynamic"}:
+    for settings in {}, {"backing": "virtual"}, {"growth": "dynamic"}, {"lag": 4}, {"lag": 4, "backing": "virtual"}:
         film = picture_of_recording(recorded(**settings), "film")
-        for film.moment in 5, 40, 61:
+        for film.moment in range(62):
             still = picture_of_snapshot(recorded(until=film.moment, **settings).snapshot, "still")
             assert {**film.figures(), "largest_free": 0} == {**still.figures(), "largest_free": 0}
+            assert film.figures()["largest_free"] <= still.figures()["largest_free"]    # whose caches are empty
+
+
+def test_every_event_of_a_long_trace_is_looked_at():
+    """With the device behind, what is largest and pending changes with nearly every event."""
+    blocks = [(ident, 4096 + 256 * (ident * 7 % 97)) for ident in range(25_000)]
+    events = [event for ident, size in blocks
+              for event in (("alloc", ident, size, ident % 3), ("free", ident, size, 0))]
+    recording = recorded(Trace.from_events(events), lag=50, capacity="16MiB")
+    moments = [each[0] for each in recording.samples]
+    assert len(moments) > 25_000 and sum(1 for one, other in zip(moments, moments[1:]) if other == one + 1) > 20_000
+    film = picture_of_recording(recording, "film")
+    for film.moment, largest, pending in recording.samples[::1000]:
+        assert max(largest, pending) <= film.figures()["reserved"] - film.figures()["used"]
 
 
 def test_what_is_too_small_for_the_largest_request():
@@ -234,13 +302,14 @@ def test_paints_of_a_mode_differ():
 
 
 @pytest.mark.parametrize("kind", ["protan", "deutan", "tritan", "grey"])
-def test_neighbours_in_a_legend_stay_apart_for_the_colour_blind(kind):
-    """Plain paints differ by what is left of their colour; matrices of Machado et al., 2009, for full severity."""
-    for mode in ("tier", "age"):
-        paints = [paint.colour for paint in palette.categories(mode, []) if paint.texture == "plain"]
-        seen = [seen_as(colour, kind) for colour in (*paints, palette.WHITE)]
-        nearest = min(np.abs(one - other).max() for at, one in enumerate(seen) for other in seen[:at])
-        assert nearest > (0.03 if kind == "grey" else 0.1), mode
+def test_paints_of_one_texture_stay_apart_for_the_colour_blind_and_in_print(kind):
+    """They differ by what is left of their colour; matrices of Machado et al., 2009, for full severity."""
+    for mode in MODES:
+        paints = [*palette.categories(mode, [f"stream {at}" for at in range(20)]), *palette.PIECES.values()]
+        for texture in {paint.texture for paint in paints}:
+            seen = [seen_as(paint.colour, kind) for paint in paints if paint.texture == texture]
+            nearest = min((np.abs(one - other).max() for at, one in enumerate(seen) for other in seen[:at]), default=1)
+            assert nearest > (0.05 if kind == "grey" else 0.1), (mode, texture)
 
 
 MATRICES = {
@@ -291,6 +360,14 @@ def test_the_command_draws_a_moment_of_a_trace(tmp_path, capsys):
     assert "trace.csv after 7 events, row 8" in (tmp_path / "a.svg").read_text()
 
 
+def test_the_command_draws_the_device_that_is_asked_for(tmp_path, capsys):
+    (tmp_path / "a.pickle").write_bytes(pickled(SHAPES["two_devices"]()))
+    for device, live in (1, MIB), (2, 0):
+        arguments = "--trace", tmp_path / "a.pickle", "--trace-device", device, "--out", tmp_path / "a.svg"
+        assert run(*arguments, "--json", "-") == 0
+        assert json.loads(capsys.readouterr().out)["live"] == live
+
+
 def test_the_command_names_the_row_that_failed(tmp_path, capsys):
     trace().write(tmp_path / "trace.csv")
     arguments = "--trace", tmp_path / "trace.csv", "--capacity", "32MiB", "--out", tmp_path / "a.svg"
@@ -304,6 +381,7 @@ def test_replay_writes_a_page(tmp_path, capsys):
     assert cli.main(["replay", str(EXAMPLE), "--map", str(out), "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["map"] == str(out) and model(out.read_text())["events"] == values["events"]
+    assert f"<title>{EXAMPLE.name}" in out.read_text() and str(EXAMPLE.parent) not in out.read_text()
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -311,18 +389,23 @@ def test_replay_writes_a_page(tmp_path, capsys):
     (["s.json", "--at", "3"], "expected --trace"), (["--trace", "t.csv", "--at=-1"], "is no moment"),
     (["--trace", "t.csv", "--at", "x"], "is no moment"), (["s.json", "--out", "x.png"], ".svg or .html"),
     (["s.json", "--out", "no/x.svg"], "No such file"), (["missing.json"], "missing.json"),
-    (["--trace", "t.csv", "--at", "9999"], "has 61 events"), (["t.csv"], "no JSON"),
+    (["--trace", "t.csv", "--at", "9999"], "has 61 events"),
+    (["t.csv"], "no JSON: Expecting value; a trace is drawn with --trace TRACE"),
+    (["t.pickle"], "no text: a snapshot is JSON, plain or gzip; a trace is drawn with --trace TRACE"),
+    (["s.json", "--trace-device", "0"], "expected --trace"), (["--trace", "s.json"], "`cuda-pool map FILE` draws"),
     (["s.json", "--by", "size"], "invalid choice"), (["s.svg", "--out", "s.svg"], "that is the snapshot"),
 ])
 def test_bad_arguments_are_refused(arguments, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trace().write("t.csv")
+    recorded().snapshot.save("t.pickle")
     recorded().snapshot.save("s.json")
     recorded().snapshot.save("s.svg")
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
 
 
+@optimised
 def test_the_largest_traces_are_drawn_quickly(tmp_path, shared_path):
     source = shared_path("traces", "bert_serve_4stream.csv.gz")
     started = time.process_time()

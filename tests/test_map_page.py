@@ -108,6 +108,19 @@ def test_the_slider_shows_any_moment(browser, tmp_path, backing):
         assert data(browser, "drawn") <= picture.figures()["blocks"] + 12
 
 
+def test_figures_are_of_the_moment_that_is_shown(browser, tmp_path):
+    """Of a trace that is longer than the page is wide, on four streams that are behind, each event changes them."""
+    picture = film(random_trace(30_000, seed=9), lag=40)
+    write_map(tmp_path / "film.html", picture)
+    browser.open(tmp_path / "film.html")
+    for moment in 17, 9_999, 21_111, 29_998, 30_000:
+        show(browser, moment)
+        picture.moment = moment
+        assert data(browser, "largest") == picture.figures()["largest_free"]
+        assert data(browser, "pending") == next(each[2] for each in reversed(picture.samples) if each[0] <= moment)
+        assert data(browser, "pending") <= data(browser, "reserved") - data(browser, "used")
+
+
 @pytest.mark.parametrize("backing", ["malloc", "virtual"])
 @pytest.mark.parametrize("growth", ["static", "dynamic"])
 def test_what_is_too_small_is_the_same_in_page_and_image(browser, tmp_path, backing, growth):

@@ -12,6 +12,8 @@ from cuda_pool.peers import POLICIES, BestFit, Buddy, FreeBlocks, PyTorch, peak_
 from cuda_pool.readers import read_snapshot
 from cuda_pool.trace import Trace, read_trace
 
+from .snapshots import SHAPES, pickled
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MIB = 1 << 20
 KIB = 1 << 10
@@ -166,7 +168,7 @@ def test_compare():
     seen = []
     rows = compare(trace, progress=lambda done, total: seen.append((done, total)))
     assert [row.policy for row in rows] == [*POOLS, *POLICIES]
-    assert seen == [(done, 9) for done in range(1, 10)]
+    assert seen == sorted(seen) and {(done, 9) for done in range(1, 10)} < set(seen) and seen[-1] == (9, 9)
     for row in rows:
         assert row.ratio == row.peak_reserved / trace.peak_live >= 1 and row.failed_row is None
     assert rows[1].peak_reserved < rows[4].peak_reserved
@@ -182,11 +184,23 @@ def test_compare_on_the_command_line(tmp_path, capsys):
     assert text.count("pytorch_expandable") == 2 and "10 events behind" in text and "no GPU involved" in text
     assert main(["compare", str(short), str(empty), "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
+    assert main(["compare", str(short), str(short)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("pytorch_expandable") == 2 and text.count("2.86 MiB (3000000 bytes)") == 2
     assert len(values["rows"]) == 18 and set(values["rows"][0]) == {"trace", "policy", "peak_reserved", "ratio",
                                                                    "failed_row"}
     assert values["traces"][0]["peak_live"] == 3_000_000 and values["rows"][-1]["ratio"] is None
     assert main(["compare", str(short), str(tmp_path / "none.csv")]) == 2
     assert main(["compare", str(short), "--json", str(short)]) == 2
+
+
+def test_compare_names_the_file_of_a_note(tmp_path, capsys):
+    for name in "one.pickle", "other.pickle":
+        (tmp_path / name).write_bytes(pickled(SHAPES["two_devices"]()))
+    assert main(["compare", str(tmp_path / "one.pickle"), str(tmp_path / "other.pickle")]) == 0
+    assert f"{tmp_path / 'other.pickle'}: device 2 of the snapshot" in capsys.readouterr().out
+    assert main(["compare", str(tmp_path / "one.pickle"), "--trace-device", "7"]) == 2
+    assert capsys.readouterr().err.startswith(f"cuda-pool: {tmp_path / 'one.pickle'}: nothing of device 7")
 
 
 def test_compare_when_no_pool_can_serve(tmp_path, capsys):

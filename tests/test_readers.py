@@ -248,6 +248,18 @@ def test_shared_snapshot(shared_path, name):
     assert replay(trace).peak_requested == peak
 
 
+@pytest.mark.parametrize("text", [b'{"format": "cuda_pool snapshot"}', b"\n [1, 2]", gzip.compress(b"{}")])
+def test_json_is_no_trace(read, text):
+    with pytest.raises(TraceError, match="row 1: JSON is no trace: .*cuda-pool map FILE"):
+        read(text)
+
+
+def test_a_mark_of_the_encoding_is_passed_over(read):
+    text = b"\xef\xbb\xbfevent,id,size,stream\r\nalloc,1,100,0\r\n"
+    for content in text, gzip.compress(text):
+        assert rows_of(read(content)) == [("alloc", 1, 100, 0)]
+
+
 def test_rmm_log(read):
     for content in (RMM, RMM.replace(b"\n", b"\r\n"), gzip.compress(RMM), RMM.replace(b",", b" , "), RMM.rstrip()):
         trace = read(content)

@@ -3,13 +3,18 @@
 import dataclasses
 import gzip
 import json
+import pickle
 import random
+import re
 
 import pytest
 
 import cuda_pool as cp
 from cuda_pool import snapshot as snapshots
+from cuda_pool.readers import read_snapshot
 from cuda_pool.snapshot import FIELDS, FILE_MAX, STATES, Block, Segment, Snapshot, Stream
+from cuda_pool.torch_format import ALLOCATED, INACTIVE, PENDING, segments_of
+from cuda_pool.trace import read_trace
 
 from .models import GROWING, POOLS, VIRTUAL_POOLS
 
@@ -173,8 +178,8 @@ ROW = ("segments", 0, "blocks", 0)
     (changed([*ROW, 3], "huge"), "tier is one of slab"), (changed([*ROW, 4], 2), "index of streams"),
     (changed([*ROW, 5], -1), "allocation is an integer"), (changed([*ROW, 6], 1), "true or false"),
     (changed(ROW, [1, 2]), "list of 7 values"),
-    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": NaN'), "NaN is no number"),
-    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": ' + "9" * 5000), "too large"),
+    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": NaN'), "'NaN' is no number"),
+    (changed(["reserved"], 1).replace('"reserved": 1', '"reserved": ' + "9" * 5000), "is no number that is accepted"),
     (json.dumps({key: value for key, value in small().as_dict().items() if key != "segments"}), "no segments"),
 ])
 def test_a_damaged_file_is_refused_with_what_is_accepted(text, message, tmp_path):
@@ -196,10 +201,13 @@ def test_a_file_that_is_cut_off_or_no_text_is_refused(tmp_path):
 
 
 def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
-    assert FILE_MAX == 1 << 30
+    assert FILE_MAX == 48 << 20
     monkeypatch.setattr(snapshots, "SNAPSHOT", dataclasses.replace(snapshots.SNAPSHOT, bytes_max=100))
     path = tmp_path / "long.json"
-    small().save(path)
+    path.write_text(json.dumps(small().as_dict()))
+    with pytest.raises(ValueError, match="a file holds at most 100 B"):
+        small().save(tmp_path / "other.json")
+    assert not (tmp_path / "other.json").exists()
     with pytest.raises(cp.SnapshotError, match="at most"):
         Snapshot.load(path)
 
@@ -207,3 +215,94 @@ def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
 def test_unknown_keys_are_passed_over(tmp_path):
     values = {**small().as_dict(), "colour": "blue"}
     assert Snapshot.from_dict(values) == small()
+
+
+# In PyTorch's format
+
+def requested_now(snapshot):
+    return {block.address: block.requested for block in snapshot.blocks if block.state == "live"}
+
+
+@pytest.mark.parametrize("name", list(ALL_POOLS))
+def test_a_pickle_says_what_the_snapshot_does(name, tmp_path, make_device):
+    capacity, settings = ALL_POOLS[name]
+    device, path = make_device("64MiB", granularity="4KiB", ordinal=2), tmp_path / "pool.pickle"
+    streams = [0, *(device.stream() for _ in range(2))]
+    with cp.Pool(capacity, device=device, **settings) as pool:
+        for step, _ in enumerate(play(pool, streams, 120, seed=5)):
+            if step % 12:
+                continue
+            snapshot = pool.snapshot()
+            snapshot.save(path)
+            segments = read_snapshot(path).segments         # which checks that blocks tile them, and every sum
+            blocks = [block for segment in segments for block in segment.blocks]
+            live = [block for block in blocks if block.state == ALLOCATED]
+            assert {block.address: block.requested_size for block in live} == requested_now(snapshot)
+            assert sum(block.size for block in live) == snapshot.used
+            held = sum(segment.total_size for segment in segments)
+            assert held == sum(block.size for block in snapshot.blocks if block.state != "unmapped")
+            assert held <= snapshot.reserved - snapshot.spare
+            without_memory = sum(block.size for block in snapshot.blocks
+                                 if block.state == "unmapped" and block.stream is not None)
+            assert sum(block.size for block in blocks if block.state == PENDING) == snapshot.pending - without_memory
+            assert {segment.device for segment in segments} <= {2} and snapshot.device == 2
+            assert all(segment.is_expandable == (settings.get("backing") == "virtual") for segment in segments)
+
+
+def test_a_segment_of_one_stream_is_its(tmp_path):
+    small().save(tmp_path / "s.pkl")
+    mixed, own = read_snapshot(tmp_path / "s.pkl").segments
+    assert (mixed.stream, own.stream) == (0, 99)
+    assert [block.state for block in mixed.blocks] == [ALLOCATED, INACTIVE, PENDING]
+
+
+def test_a_saved_pool_is_a_trace_of_its_live_blocks(tmp_path, make_device):
+    with cp.Pool("4MiB", device=make_device()) as pool:
+        kept = [pool.alloc(nbytes) for nbytes in (100, 70_000, 300_000)]
+        pool.free(pool.alloc(5000))
+        pool.snapshot().save(tmp_path / "pool.pickle")
+        assert kept
+    trace = read_trace(tmp_path / "pool.pickle")
+    assert (trace.preexisting, trace.peak_live, trace.events) == (3, 370_100, 0)
+
+
+def test_a_device_that_pytorch_has_no_number_for(tmp_path):
+    snapshot = dataclasses.replace(small(), device=1024)
+    with pytest.raises(ValueError, match="1024 is no number of a device"):
+        snapshot.save(tmp_path / "s.pickle")
+    assert list(tmp_path.iterdir()) == []
+    snapshot.save(tmp_path / "s.json")
+    assert Snapshot.load(tmp_path / "s.json").device == 1024
+    assert Snapshot.from_dict({key: value for key, value in snapshot.as_dict().items() if key != "device"}).device == 0
+
+
+@pytest.mark.parametrize("backing", ["malloc", "virtual"])
+def test_pytorch_opens_the_pickle(tmp_path, make_device, memory_viz, backing):
+    device = make_device("1GiB")
+    with cp.Pool("256MiB", device=device, backing=backing) as pool:
+        for _ in play(pool, (0, device.stream()), 500, seed=6):
+            pass
+        pool.alloc("48MiB")
+        snapshot = pool.snapshot()
+        snapshot.save(tmp_path / "pool.pickle")
+    found = pickle.loads((tmp_path / "pool.pickle").read_bytes())
+    totals = dict(re.findall(r"^(total_\w+|segments): (\S+)", memory_viz.segsum(found), re.M))
+    assert totals["segments"] == str(len(segments_of(snapshot)))
+    assert totals["total_reserved"] == in_words(snapshot.reserved - snapshot.spare)
+    assert totals["total_allocated"] == in_words(snapshot.requested)
+    counted = dict.fromkeys((ALLOCATED, PENDING, INACTIVE), 0)
+    for state, size in re.findall(r";(\w+);<non-python> (\d+)$", memory_viz.memory(found, str), re.M):
+        counted[state] += int(size)
+    assert counted[ALLOCATED] == snapshot.requested
+    assert memory_viz.trace(found) == ""
+    for page in (memory_viz.trace_plot(found), memory_viz.segment_plot(found)):
+        assert "add_local_files" in page
+
+
+def in_words(nbytes):
+    """A size as PyTorch writes it."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.1f}{unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f}GiB"

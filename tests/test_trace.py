@@ -22,6 +22,8 @@ from cuda_pool._trace_csv import CsvParser
 from cuda_pool.errors import TraceError
 from cuda_pool.trace import Trace
 
+from .models import optimised
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 HEADER = b"event,id,size,stream\n"
 LARGEST = 2**64 - 1
@@ -337,7 +339,7 @@ def test_long_line_is_refused_wherever_the_pieces_end():
             parser.feed(line[cut:])
 
 
-@pytest.mark.skipif(os.environ.get("CUDA_POOL_BUILD", "release") != "release", reason="not an optimised build")
+@optimised
 def test_large_trace_is_read_quickly():
     """In less processor time than Python takes to split its rows: a quarter of it on an idle machine."""
     path = EXAMPLES / "llama_serve_growing_kv.csv.gz"
@@ -547,7 +549,7 @@ def unmixed(number):
     return number ^ number >> 32
 
 
-@pytest.mark.skipif(os.environ.get("CUDA_POOL_BUILD", "release") != "release", reason="not an optimised build")
+@optimised
 def test_ids_that_were_chosen_to_share_a_slot():
     count = 30_000
     ordinary = HEADER + b"".join(b"alloc,%d,1,0\n" % (i * 2**40 % 2**64 + i) for i in range(count))

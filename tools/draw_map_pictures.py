@@ -4,6 +4,7 @@
 """
 
 import argparse
+import dataclasses
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from cuda_pool.trace import Trace
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT / "examples" / "gpt2_124m_train.csv.gz"
 PEAK = 3578                     # events up to the first moment with the most live bytes
+BASE = 0x7F0000000000           # where the memory of the SVG begins, so that the same build gives the same file
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -28,7 +30,14 @@ def film(**settings):
 def still(moment):
     recording = Recording(moment)
     replay(Trace.read(TRACE), recording=recording)
-    return picture_of_snapshot(recording.snapshot, f"{TRACE.name} after {moment:,} events", now=moment)
+    return picture_of_snapshot(moved(recording.snapshot), f"{TRACE.name} after {moment:,} events", now=moment)
+
+
+def moved(snapshot):
+    """Return a snapshot of one segment as if that began at BASE."""
+    [segment] = snapshot.segments
+    blocks = tuple(block._replace(address=block.address - segment.address + BASE) for block in segment.blocks)
+    return dataclasses.replace(snapshot, segments=(segment._replace(address=BASE, blocks=blocks),))
 
 
 def photograph(page, target, height):

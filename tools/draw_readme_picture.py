@@ -218,7 +218,7 @@ def main():
     parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="SVG (default: the README's)")
     arguments = parser.parse_args()
     trace = Trace.read(arguments.trace)
-    fitted = fit(trace, search=False)
+    fitted = fit(trace, search=False, reasons=False)
     capacity = -(-fitted.min_capacity // MIN_BLOCK) * MIN_BLOCK
     failure = first_failure(trace, capacity)
     if failure is None:

@@ -97,7 +97,7 @@ def ratios(paths, choices, jobs):
 
 
 def ratio(path, choice):
-    return fit(load(path), settings=choice.as_dict()).ratio
+    return fit(load(path), settings=choice.as_dict(), reasons=False).ratio
 
 
 def times(paths, choices):

@@ -24,7 +24,7 @@ def main():
     for path in arguments.traces:
         trace = Trace.read(path)
         name = path.name.split(".")[0]
-        found = fit(trace, backing="virtual", lag=arguments.lag, settings={})
+        found = fit(trace, backing="virtual", lag=arguments.lag, settings={}, reasons=False)
         line = f"{name:<28}{trace.peak_live / 2**20:>10.0f}{found.ratio or 0:>8.4f}{limit(peers, name):>8}"
         for factor in FACTORS if not arguments.lag else ():
             calls = calls_at(trace, factor)

@@ -6,7 +6,7 @@ import os
 import sys
 
 from .. import __version__
-from ..errors import CudaError
+from ..errors import CudaError, ProfileError, SnapshotError
 from . import bench, compare, convert, fit, info, map, output, replay
 
 __all__ = ["main"]
@@ -70,6 +70,8 @@ def _parser():
 def _text(error):
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fspath(error.filename)}: {error.strerror}"
+    if isinstance(error, (ProfileError, SnapshotError)):        # as a trace's, without quotes
+        return f"{os.fspath(error.path)}: {error.reason}"
     return str(error) or NO_TEXT
 
 

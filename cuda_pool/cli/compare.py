@@ -1,5 +1,7 @@
 """``cuda-pool compare``: the pool beside what other allocators would reserve."""
 
+import os
+
 from ..compare import compare
 from . import output
 
@@ -19,30 +21,30 @@ def add_to(commands):
 
 def run(arguments):
     """Compare; return the exit code."""
-    about, rows = [], []
-    for name in arguments.trace:
-        trace = output.read_trace(name, arguments.trace_device)
-        with output.progress(name) as report:
-            found = compare(trace, lag=arguments.lag, progress=report)
-        about.append({"trace": name, **output.origin_of(trace), "events": trace.events, "streams": trace.streams,
-                      "peak_live": trace.peak_live})
-        rows += [{"trace": name, **row.as_dict()} for row in found]
+    traces = [output.read_trace(name, arguments.trace_device) for name in arguments.trace]  # a bad one shows at once
+    found = []
+    for name, trace in zip(arguments.trace, traces):
+        with output.progress(os.path.basename(name)) as report:
+            found.append([row.as_dict() for row in compare(trace, lag=arguments.lag, progress=report)])
+    about = [{"trace": name, **output.origin_of(trace), "events": trace.events, "streams": trace.streams,
+              "peak_live": trace.peak_live} for name, trace in zip(arguments.trace, traces)]
+    rows = [{"trace": name, **row} for name, each in zip(arguments.trace, found) for row in each]
     values = {"lag": arguments.lag, "traces": about, "rows": rows}
-    output.finish(arguments, values, _summary(values))
+    output.finish(arguments, values, _summary(arguments.lag, about, found))
     return 1 if any(row["peak_reserved"] is None for row in rows) else 0
 
 
-def _summary(values):
-    names = ", ".join(about["trace"] for about in values["traces"])
-    lag = f", the device {values['lag']} events behind" if values["lag"] else ""
-    summary = output.Summary(f"{names}: peak reserved and its ratio to peak live, simulated (no GPU involved){lag}")
-    for about in values["traces"]:
-        summary.add(about["trace"], f"{about['events']} events, {about['streams']} streams, "
-                                    f"peak live {output.size_text(about['peak_live'])}")
-        for row in values["rows"]:
-            if row["trace"] == about["trace"]:
-                summary.add(f"  {row['policy']}", _text(row))
-        summary.remarks += about["notes"]
+def _summary(lag, about, found):
+    behind = f", the device {lag} events behind the host" if lag else ""
+    summary = output.Summary(f"Peak reserved over peak live, and peak reserved; simulated (no GPU involved){behind}")
+    for trace, rows in zip(about, found):
+        for key in ("trace", "events", "streams"):
+            summary.add(key, trace[key])
+        summary.add("peak live", output.size_text(trace["peak_live"]))
+        for row in rows:
+            summary.add(f"  {row['policy']}", _text(row))
+        summary.remarks += trace["notes"] if len(about) == 1 else [
+            f"{trace['trace']}: {note}" for note in trace["notes"]]
     return summary
 
 

@@ -1,5 +1,10 @@
 """``cuda-pool convert``: write a trace in another format."""
 
+import os
+import shutil
+import sys
+import tempfile
+
 from .._atomic import require_writable
 from ..convert import FORMATS, convert, format_of
 from . import output
@@ -12,7 +17,8 @@ def add_to(commands):
         description="Convert between trace CSV, memory snapshots of PyTorch, and logs of RMM; say what the format of "
                     "OUT does not hold.")
     output.add_trace(parser)
-    parser.add_argument("out", metavar="OUT", help="by its suffix: .csv, .csv.gz, .pickle, .pkl, .log (RMM) or .log.gz")
+    parser.add_argument("out", metavar="OUT", help="by its suffix: .csv, .csv.gz, .pickle, .pkl, .log (RMM) or "
+                                                   ".log.gz; - is stdout, with --to")
     parser.add_argument("--to", choices=FORMATS, help="format of OUT, whatever its suffix")
     output.add_json(parser)
     parser.set_defaults(run=run)
@@ -20,21 +26,46 @@ def add_to(commands):
 
 def run(arguments):
     """Convert the trace; return the exit code."""
-    to = arguments.to or format_of(arguments.out)
-    _check_out(arguments)
-    with output.progress("read"):
-        trace = output.read_trace(arguments.trace, arguments.trace_device)
-    with output.progress("write"):
-        lost = convert(trace, arguments.out, to)
+    to_stdout = arguments.out == "-" or output.is_stdout(arguments.out)
+    to = arguments.to or _format_of(arguments.out)
+    _check_out(arguments, to_stdout)
+    trace = output.read_trace(arguments.trace, arguments.trace_device)
+    with output.progress("write") as report:
+        lost = (_to_stdout if to_stdout else convert)(trace, arguments.out, to, progress=report)
     values = {"trace": arguments.trace, "out": arguments.out, **output.origin_of(trace), "to": to,
               "events": trace.events, "blocks": trace.blocks, "peak_live": trace.peak_live,
               "orphan_frees": trace.orphan_frees, "preexisting": trace.preexisting, "lost": lost}
-    output.finish(arguments, values, _summary(values))
+    if to_stdout:
+        output.write_json(arguments, values)
+        output.remark(values["notes"] + lost)
+    else:
+        output.finish(arguments, values, _summary(values))
     return 0
 
 
-def _check_out(arguments):
+def _format_of(out):
+    if out == "-":
+        raise ValueError(f"stdout has no suffix: expected --to with one of {', '.join(FORMATS)}")
+    return format_of(out)
+
+
+def _to_stdout(trace, out, to, progress):
+    """Write the trace to stdout once it is whole, and nothing else; return what the format does not hold."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(out))
+        lost = convert(trace, path, to, progress=progress)
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+    return lost
+
+
+def _check_out(arguments, to_stdout):
     """Refuse, before the work is done, a place that is the trace, or that cannot be written."""
+    if to_stdout:
+        if sys.stdout is None or arguments.json == "-":
+            raise ValueError(f"{arguments.out}: stdout is {'closed' if sys.stdout is None else 'for --json'}: expected "
+                             "a file for one of them")
+        return
     for name, other in (("the trace", arguments.trace), ("the result of --json", arguments.json)):
         if other is not None and (output.is_same_file(arguments.out, other) or arguments.out == other):
             raise ValueError(f"{arguments.out}: that is {name}, which would be replaced: expected another file")

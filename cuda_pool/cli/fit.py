@@ -1,6 +1,7 @@
 """``cuda-pool fit``: find the smallest capacity that serves a trace."""
 
 from ..replay import fit
+from ..report import Points
 from . import output
 
 
@@ -52,6 +53,8 @@ def _summary(values):
         _add_best(summary, values)
     summary.remarks += values["notes"]
     output.add_findings(summary, values)
+    if values["reasons"]:
+        summary.parts.append(Points("Why", values["reasons"]))
     return summary
 
 

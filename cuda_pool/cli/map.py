@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from .._source import is_json
 from ..errors import SnapshotError
 from ..map import Recording, figures_of, picture_of_snapshot, write_map
 from ..replay import replay
@@ -18,7 +19,8 @@ def add_to(commands):
         description="Draw a pool's memory, as SVG or as an HTML page that needs nothing else: from a snapshot that "
                     "Pool.snapshot().save() wrote, or at an event of a trace, which is replayed up to there.")
     parser.add_argument("snapshot", metavar="SNAPSHOT", nargs="?", help="JSON, plain or gzip")
-    parser.add_argument("--trace", metavar="TRACE", help="CSV with the header event,id,size,stream; plain or gzip")
+    parser.add_argument("--trace", metavar="TRACE", help=output.TRACE_HELP)
+    output.add_trace_device(parser)
     parser.add_argument("--at", metavar="EVENT", type=_moment, help="play so many events of the trace (default: all)")
     parser.add_argument("--out", metavar="FILE", type=output.map_target,
                         help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name "
@@ -39,11 +41,13 @@ def run(arguments):
     """Draw the map; return the exit code."""
     if (arguments.snapshot is None) == (arguments.trace is None):
         raise ValueError("a map shows a snapshot or, with --trace, a trace: expected one of the two")
-    if arguments.trace is None and arguments.at is not None:
-        raise ValueError("--at is a moment of a trace: expected --trace TRACE with it")
+    for option, what in (("at", "a moment"), ("trace_device", "a device")):
+        if arguments.trace is None and getattr(arguments, option) is not None:
+            raise ValueError(f"--{option.replace('_', '-')} is {what} of a trace: expected --trace TRACE with it")
     out = arguments.out or output.map_target(_default_name(arguments.snapshot or arguments.trace))
     picture = _of_snapshot(arguments) if arguments.trace is None else _of_trace(arguments)
-    write_map(out, picture, arguments.by)
+    with output.progress("draw"):
+        write_map(out, picture, arguments.by)
     values = {"snapshot": arguments.snapshot, "trace": arguments.trace, "map": out, "at": picture.now,
               "backing": picture.backing, "capacity": picture.capacity, "segments": len(picture.strips),
               **figures_of(picture), "largest_request": picture.largest,
@@ -59,13 +63,16 @@ def _default_name(source):
 
 def _of_snapshot(arguments):
     try:
-        return picture_of_snapshot(Snapshot.load(arguments.snapshot), os.path.basename(arguments.snapshot))
+        snapshot = Snapshot.load(arguments.snapshot)
     except SnapshotError as error:
-        raise ValueError(f"{error.path}: {error.reason}") from None
+        if os.path.isfile(arguments.snapshot) and not is_json(arguments.snapshot):      # a pipe is read once only
+            raise SnapshotError(error.path, f"{error.reason}; a trace is drawn with --trace TRACE") from None
+        raise
+    return picture_of_snapshot(snapshot, os.path.basename(arguments.snapshot))
 
 
 def _of_trace(arguments):
-    trace = output.read_trace(arguments.trace)
+    trace = output.read_trace(arguments.trace, arguments.trace_device)
     recording = Recording(arguments.at)
     with output.progress("map") as report:
         replay(trace, capacity=arguments.capacity, backing=arguments.backing, growth=arguments.growth,

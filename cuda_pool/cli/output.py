@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass, field
 
 from .._atomic import open_atomically, require_writable
-from ..errors import TraceError
 from ..map import MODES, require_map_name
 from ..sizes import format_size, parse_size
 from ..trace import Trace
@@ -18,16 +17,20 @@ try:
 except ImportError:
     rich = None
 
+TRACE_HELP = "CSV with the header event,id,size,stream, a memory snapshot of PyTorch, or a log of RMM; plain or gzip"
 NO_RICH = "note: for tables and a progress bar install the extra `cli`: pip install 'cuda-pool[cli]'"
 
 
 @dataclass
 class Summary:
-    """What a command has to say: a title, rows of a label and a text, and remarks below them."""
+    """What a command has to say: a title, rows of a label and a text, remarks below them, and then whatever has a text
+    of its own and knows how rich shows it.
+    """
 
     title: str
     rows: list = field(default_factory=list)
     remarks: list = field(default_factory=list)
+    parts: list = field(default_factory=list)
 
     def add(self, label, text):
         """Add a row."""
@@ -36,8 +39,12 @@ class Summary:
 
 def add_trace(parser, **options):
     """Add the trace, and which device of it, to a parser."""
-    parser.add_argument("trace", metavar="TRACE", help="CSV with the header event,id,size,stream, a memory snapshot of "
-                                                       "PyTorch, or a log of RMM; plain or gzip", **options)
+    parser.add_argument("trace", metavar="TRACE", help=TRACE_HELP, **options)
+    add_trace_device(parser)
+
+
+def add_trace_device(parser):
+    """Add which device of the trace to a parser."""
     parser.add_argument("--trace-device", metavar="N", type=_device_number,
                         help="device of a snapshot (default: the one with most entries)")
 
@@ -129,10 +136,11 @@ def origin_of(trace):
 
 def read_trace(path, device=None):
     """Read a trace of any format; what is wrong with it names the file as well as the place."""
-    try:
-        return Trace.read(path, device=device)
-    except TraceError as error:
-        raise ValueError(f"{path}: {error}") from None
+    with progress("read"):
+        try:
+            return Trace.read(path, device=device)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
 
 def finish(arguments, result, summary):
@@ -145,14 +153,28 @@ def finish(arguments, result, summary):
         Plain values.
     summary : Summary
     """
-    text = json.dumps(result, indent=2, allow_nan=False) + "\n"
     if arguments.json == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(_json_text(result))
         return
+    write_json(arguments, result)
+    _show(summary)
+
+
+def write_json(arguments, result):
+    """Write the result into the file that ``--json`` names, if there is one."""
     if arguments.json is not None:
         with open_atomically(arguments.json) as file:
-            file.write(text.encode())
-    _show(summary)
+            file.write(_json_text(result).encode())
+
+
+def remark(texts):
+    """Say something on stderr, since stdout is for something else."""
+    for text in texts:
+        print(f"cuda-pool: {text}", file=sys.stderr)
+
+
+def _json_text(result):
+    return json.dumps(result, indent=2, allow_nan=False) + "\n"
 
 
 @contextlib.contextmanager
@@ -170,7 +192,7 @@ def progress(label):
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -217,7 +239,7 @@ def _json_target(text):
     """Refuse a file that cannot be written before the work is done, not after it."""
     if not text:
         raise argparse.ArgumentTypeError("'' is no name of a file: expected one, or -")
-    if text == "-" or _is_stdout(text):
+    if text == "-" or is_stdout(text):
         return "-"
     try:
         require_writable(text)
@@ -228,7 +250,7 @@ def _json_target(text):
     return text
 
 
-def _is_stdout(path):
+def is_stdout(path):
     """Return whether `path` is what stdout writes to, such as /dev/stdout: a summary there would spoil the JSON."""
     try:
         return sys.stdout is not None and os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
@@ -248,6 +270,8 @@ def _show(summary):
         print(f"  {label:<{width}}  {text}")
     for remark in summary.remarks:
         print(remark)
+    for part in summary.parts:
+        print(f"\n{part}")
     if rich is None and sys.stdout.isatty():
         print(NO_RICH, file=sys.stderr)
 
@@ -266,3 +290,6 @@ def _show_rich(summary):
     console.print(table)
     for remark in summary.remarks:
         console.print(Text(remark))
+    for part in summary.parts:
+        console.print()
+        console.print(part)

@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import os
 
+from ..advice import try_advice
 from ..map import Recording, picture_of_recording, write_map
 from ..replay import replay, time_malloc
 from . import output
@@ -47,14 +49,18 @@ def run(arguments):
                         reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed, repeats=arguments.repeats,
                         profile=arguments.profile, headroom=arguments.headroom, save_profile=arguments.save_profile,
                         recording=recording, progress=report, **output.settings_of(arguments))
+    if result.diagnosis is not None:
+        with output.progress("advice") as report:
+            result = try_advice(trace, result, settings=output.settings_of(arguments), profile=arguments.profile,
+                                headroom=arguments.headroom, progress=report)
     if recording is not None:
-        write_map(arguments.map, picture_of_recording(recording, arguments.trace), arguments.by)
+        write_map(arguments.map, picture_of_recording(recording, os.path.basename(arguments.trace)), arguments.by)
     malloc_ns = _malloc_ns(trace, arguments) if result.ns_per_event and not result.lag else None
     values = {"trace": arguments.trace, **output.origin_of(trace), "profile": arguments.profile,
               "saved_profile": arguments.save_profile, "map": arguments.map, **result.as_dict(),
               "malloc_ns_per_event": malloc_ns,
               "ratio_to_malloc": result.ns_per_event / malloc_ns if malloc_ns else None}
-    output.finish(arguments, values, _summary(values, arguments.capacity is None))
+    output.finish(arguments, values, _summary(values, arguments.capacity is None, result.diagnosis))
     return 1 if result.failed_row is not None or output.is_faulty(values) else 0
 
 
@@ -63,7 +69,7 @@ def _malloc_ns(trace, arguments):
         return time_malloc(trace, repeats=arguments.repeats, progress=report)
 
 
-def _summary(values, is_default):
+def _summary(values, is_default, diagnosis):
     failed = values["failed_row"] is not None
     outcome = f"FAILED at row {values['failed_row']}" if failed else "replayed"
     summary = output.Summary(f"{values['trace']}: {outcome}")
@@ -88,6 +94,8 @@ def _summary(values, is_default):
     summary.add("settings", output.settings_text(values["settings"]))
     summary.remarks += values["notes"]
     output.add_findings(summary, values)
+    if diagnosis is not None:
+        summary.parts.append(diagnosis)
     return summary
 
 
@@ -121,7 +129,7 @@ def _add_failure(summary, values):
         summary.add(key.replace("_", " "), output.size_text(values["failure"][key]))
     requested = values["failure"]["requested"]
     summary.remarks.append(f"row {values['failed_row']}: the pool had no block of {requested} bytes.")
-    summary.remarks.append("Try a larger --capacity; `cuda-pool fit` finds the smallest one that serves the trace.")
+    summary.remarks.append("`cuda-pool fit` finds the smallest capacity that serves the trace, and its best settings.")
 
 
 def _beside(values):

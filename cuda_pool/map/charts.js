@@ -80,24 +80,30 @@ function key(c, entries) {
     x += text + 48;
   }
 }
-let freeSeries = null;
+/* A value at every moment, of those at which it changed. */
+function spread(length, moment, value) {
+  const series = new Float64Array(model.events + 1);
+  for (let m = 0, at = -1; m <= model.events; m++) {
+    while (at + 1 < length && moment(at + 1) <= m) at++;
+    series[m] = at < 0 ? 0 : value(at);
+  }
+  return series;
+}
+const highestOf = (series) => series.reduce((high, each) => Math.max(high, each), 0);
+let freeSeries = null, largestSeries = null;
 function drawCharts() {
-  const most = Math.max(...model.reserved.map((pair) => pair[1]), model.peak) * 1.06 || 1;
+  const most = model.peak * 1.06 || 1;
   let g = axes($("bytes"), most);
   line(g, used, "#f3c46a", 1, true);
   line(g, live, "#0072b2", 1, true);
   steps(g, model.reserved, 1, "#1a1a1a", 1.6, []);
   key(g.c, [["reserved", "#1a1a1a", 1.6], ["used", "#f3c46a", 7], ["live", "#0072b2", 7]]);
-  let at = 0;
-  freeSeries = freeSeries || Float64Array.from(used, (bytes, m) => {
-    while (at + 1 < model.reserved.length && model.reserved[at + 1][0] <= m) at++;
-    return Math.max(model.reserved[at][1] - bytes, 0);
-  });
-  const highest = Math.max(...model.samples.map((each) => each[1]));
-  const mostFree = freeSeries.reduce((high, each, m) => m <= model.events ? Math.max(high, each) : high, highest);
-  g = axes($("largest"), mostFree * 1.06 || 1);
+  freeSeries = freeSeries || spread(model.reserved.length, (at) => model.reserved[at][0], (at) => model.reserved[at][1])
+    .map((reserved, m) => Math.max(reserved - used[m], 0));
+  largestSeries = largestSeries || spread(looks.moment.length, (at) => looks.moment[at], (at) => looks.largest[at]);
+  g = axes($("largest"), Math.max(highestOf(freeSeries), highestOf(largestSeries)) * 1.06 || 1);
   line(g, freeSeries, "#dfe3e8", 1, true);
-  steps(g, model.samples, 1, "#d55e00", 1.6, []);
+  line(g, largestSeries, "#d55e00", 1.6, false);
   key(g.c, [["free", "#dfe3e8", 7], ["largest free block", "#d55e00", 1.6]]);
   for (const id of ["bytes", "largest"]) {
     const copy = document.createElement("canvas");

@@ -22,6 +22,8 @@ const blocks = {};
 for (const name in model.columns) blocks[name] = decode(model.columns[name]);
 const count = blocks.address.length;
 const rows = model.rows ? decode(model.rows) : null;
+const looks = {};                             // at the pool's statistics, where they changed
+for (const name in model.looks) looks[name] = decode(model.looks[name]);
 
 // The bytes in use at every moment, and which block each event is about.
 const live = new Float64Array(model.events + 2), used = new Float64Array(model.events + 2);
@@ -37,13 +39,18 @@ for (let i = 0; i < count; i++) {
   diedAt[blocks.died[i]] = i;
 }
 for (let m = 1; m <= model.events; m++) { live[m] += live[m - 1]; used[m] += used[m - 1]; }
-const last = (pairs, m) => {                  // the last of [moment, ...] at or before a moment
-  let low = 0, high = pairs.length;
+const last = (length, moment, m) => {         // the last of a list at or before a moment
+  let low = 0, high = length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (pairs[middle][0] <= m) low = middle + 1; else high = middle;
+    if (moment(middle) <= m) low = middle + 1; else high = middle;
   }
-  return pairs[low - 1] || [0, 0, 0];
+  return low - 1;
+};
+const reservedAt = (m) => (model.reserved[last(model.reserved.length, (at) => model.reserved[at][0], m)] || [0, 0])[1];
+const lookAt = (m) => {
+  const at = last(looks.moment.length, (each) => looks.moment[each], m);
+  return at < 0 ? { largest: 0, pending: 0 } : { largest: looks.largest[at], pending: looks.pending[at] };
 };
 
 // Text

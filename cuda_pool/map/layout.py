@@ -124,11 +124,10 @@ def picture_of_recording(recording, title):
     numbers, home = recording.streams_of_blocks()
     order = np.argsort(recording.address, kind="stable")
     order = order[(recording.used[order] > 0)]
-    first, size = requested_of(trace)
     blocks = columns(
-        address=recording.address[order], size=recording.used[order], requested=size[order],
+        address=recording.address[order], size=recording.used[order], requested=trace.block_size[order],
         state=np.zeros(len(order)), tier=recording.tier[order] - 1, stream=np.minimum(home[order], NO_STREAM - 1),
-        born=recording.born[order], died=recording.died[order], ident=trace.id[first][order])
+        born=recording.born[order], died=recording.died[order], ident=ids_of_blocks(trace)[order])
     moment = recording.moment if recording.failure else int(peak_moment(blocks, recording.moment))
     return Picture(
         title=title, lead=lead_of(snapshot), strips=strips_of(recording, blocks, snapshot.page), blocks=blocks,
@@ -140,16 +139,12 @@ def picture_of_recording(recording, title):
         rows=trace.row)
 
 
-def requested_of(trace):
-    """Return, for each block of a trace, an event that names it, and the size that was asked for."""
-    first = np.zeros(trace.blocks, np.int64)
-    size = np.zeros(trace.blocks, np.uint64)
-    named = ~trace.is_orphan
-    freed, made = named & trace.is_free, named & ~trace.is_free
-    for chosen in freed, made:                  # the allocation last: its size is the one that counts
-        first[trace.block[chosen]] = np.flatnonzero(chosen)
-        size[trace.block[chosen]] = trace.size[chosen]
-    return first, size
+def ids_of_blocks(trace):
+    """Return the id of every block of a trace."""
+    ids = np.zeros(trace.blocks, np.uint64)
+    ids[trace.live["block"]] = trace.live_id
+    ids[trace.block] = trace.id
+    return ids
 
 
 def columns(**values):

@@ -62,11 +62,18 @@ def model_of(picture, by):
         "largest": picture.largest, "page": picture.page, "events": picture.events, "moment": picture.moment,
         "now": picture.now,
         "peak": int(max((pair[1] for pair in picture.reserved), default=0)), "failure": picture.failure,
-        "reserved": picture.reserved, "samples": picture.samples, "pages": picture.pages, "mode": by,
+        "reserved": picture.reserved, "looks": looks_of(picture.samples), "pages": picture.pages, "mode": by,
         "modes": {mode: [paint._asdict() for paint in palette.categories(mode, picture.streams)]
                   for mode in palette.MODES},
         "pieces": {name: paint._asdict() for name, paint in palette.PIECES.items()},
     }
+
+
+def looks_of(samples):
+    """Encode looks at the pool's statistics, of which there may be one for each event."""
+    values = np.array(samples, np.uint64).reshape(-1, 3)
+    return {"moment": column(values[:, 0], ascending=True), "largest": column(values[:, 1]),
+            "pending": column(values[:, 2])}
 
 
 def column(values, ascending=False):

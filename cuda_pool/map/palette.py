@@ -1,7 +1,7 @@
 """Colours and textures that stay apart for colour-blind readers and in print.
 
 The colours are those of Okabe and Ito, "Color Universal Design" (2008). What is not live has a texture as well, and
-so does every stream from the eighth on, so that nothing depends on colour alone.
+streams have one wherever print in black and white would make two colours the same, so that nothing depends on hue.
 """
 
 from typing import NamedTuple
@@ -15,8 +15,8 @@ WHITE, PALE, GREY, INK = "#ffffff", "#e8e8e8", "#9a9a9a", "#1a1a1a"
 # Paths on a tile of eight by eight.
 TEXTURES = {
     "rising": "M-1 9L9-1M-1 1L1-1M7 9L9 7", "falling": "M-1-1L9 9M-1 7L1 9M7-1L9 1",
-    "upright": "M2.5 0V8M6.5 0V8", "grid": "M0 4.5H8M4.5 0V8", "crossed": "M0 0L8 8M8 0L0 8",
-    "dots": "M2 2.5H4M6 6.5H8",
+    "upright": "M2.5 0V8M6.5 0V8", "level": "M0 2.5H8M0 6.5H8", "pluses": "M2 4.5H7M4.5 2V7",
+    "grid": "M0 4.5H8M4.5 0V8", "crossed": "M0 0L8 8M8 0L0 8", "dots": "M2 2.5H4M6 6.5H8",
 }
 
 MODES = ("tier", "state", "stream", "age")
@@ -50,8 +50,10 @@ PIECES = {
     "unmapped": Paint("addresses without memory", PALE, "crossed", GREY),
     "busy": Paint("being taken or given back", BLACK),
 }
-_HUES = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW)
-STREAMS = tuple(Paint("", hue, texture) for texture in ("plain", "upright") for hue in _HUES)
+# Blue, orange, green and yellow differ in lightness, and so do vermilion, purple and sky blue.
+STREAMS = tuple(Paint("", hue, bold if hue in (BLUE, ORANGE, GREEN, YELLOW) else fine)
+                for bold, fine in (("plain", "level"), ("upright", "pluses"))
+                for hue in (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW))
 OTHERS = Paint("other streams", GREY, "upright")
 
 

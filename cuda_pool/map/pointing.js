@@ -114,13 +114,13 @@ function choose(index) {
 
 // Figures
 function figures(fragments) {
-  const m = shown.moment, reserved = last(model.reserved, m)[1];
+  const m = shown.moment, reserved = reservedAt(m);
   const liveNow = model.events ? live[m] : live[0], usedNow = model.events ? used[m] : used[0];
-  const free = reserved - usedNow, sample = last(model.samples, m);
+  const free = reserved - usedNow, look = lookAt(m);
   const list = [["live", size(liveNow)], ["used", size(usedNow)], ["reserved", size(reserved)], ["free", size(free)],
-                ["largest free block", size(sample[1])], ["pending", size(sample[2])],
+                ["largest free block", size(look.largest)], ["pending", size(look.pending)],
                 ["in pieces that are too small", size(fragments)]];
-  if (!sample[2]) list.splice(5, 1);
+  if (!look.pending) list.splice(5, 1);
   $("figures").replaceChildren(...list.map(([label, text]) => {
     const [box, term, value] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
     term.textContent = label;
@@ -128,7 +128,8 @@ function figures(fragments) {
     box.append(term, value);
     return box;
   }));
-  Object.assign(document.documentElement.dataset, { moment: m, live: liveNow, used: usedNow, reserved, fragments });
+  Object.assign(document.documentElement.dataset,
+    { moment: m, live: liveNow, used: usedNow, reserved, fragments, largest: look.largest, pending: look.pending });
   const where = model.page ? "pages that a block shares"
     : `pieces smaller than ${size(model.largest)}, the largest request`;
   const dashed = model.failure && m === model.events

@@ -75,15 +75,17 @@ class Recording:
     def streams_of_blocks(self):
         """Return the streams of the trace, ascending, and for each block the index of the one that it was made for.
 
-        A block that was live before the first event is the stream's that frees it.
+        A block that was live before the first event is the stream's that the trace names, or else that frees it.
         """
-        numbers, on = np.unique(self.trace.stream, return_inverse=True)
-        home = np.zeros(self.trace.blocks, np.uint32)
-        kept = ~self.trace.is_orphan
-        freed = kept & self.trace.is_free
-        home[self.trace.block[freed]] = on[freed]
-        made = kept & ~self.trace.is_free
-        home[self.trace.block[made]] = on[made]
+        trace = self.trace
+        numbers, on = np.unique(np.concatenate((trace.live["stream"], trace.stream)), return_inverse=True)
+        standing, on = on[:len(trace.live)], on[len(trace.live):]
+        home = np.zeros(trace.blocks, np.uint32)
+        kept = ~trace.is_orphan
+        freed, made = kept & trace.is_free, kept & ~trace.is_free
+        home[trace.block[freed]] = on[freed]
+        home[trace.live["block"]] = standing
+        home[trace.block[made]] = on[made]
         return numbers.tolist(), home
 
     def named(self, snapshot):

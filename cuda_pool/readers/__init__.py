@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from .._source import open_source
 from .._trace import TraceBuilder
 from .._trace_csv import CsvParser
 from .._trace_rmm import RmmParser
-from .source import open_source
+from ..errors import TraceError
 from .torch_snapshot import Snapshot, parse_snapshot, take_snapshot
 
 __all__ = ["About", "Snapshot", "read_into", "read_snapshot"]
@@ -35,6 +36,9 @@ def read_into(path, max_events, device=None):
     with open_source(path) as source:
         if source.format == "torch":
             return _read_torch(source, max_events, device)
+        if source.format == "json":
+            raise TraceError(1, "JSON is no trace: expected trace CSV, a memory snapshot of PyTorch or a log of RMM "
+                                "(`cuda-pool map FILE` draws a saved snapshot of a pool)")
         if device is not None:
             raise ValueError(f"device {device} of a trace: only snapshots of PyTorch tell devices apart")
         return _read_text(source, max_events)

@@ -10,11 +10,11 @@ from .._trace import ALLOC, FREE, LIVE
 from .._unpickle import loads
 from ..errors import TraceError
 from ..sizes import shown
-from ..torch_format import ACTIONS, ALLOCATED, BLOCK_ACTIONS, INACTIVE, OTHER_ACTIONS, STATES, Block, Entry, Segment
+from ..torch_format import (
+    ACTIONS, ALLOCATED, BLOCK_ACTIONS, DEVICES_MAX, INACTIVE, OTHER_ACTIONS, STATES, Block, Entry, Segment)
 
 SIZE_MAX = 2**63 - 1
 ADDRESS_MAX = STREAM_MAX = 2**64 - 1
-DEVICES_MAX = 1024
 
 
 @dataclass
@@ -203,10 +203,10 @@ def _segments(found, most):
 def _segment(found, place):
     fields = _Fields(found, place)
     segment = Segment(
-        address=fields.number("address", ADDRESS_MAX), device=fields.number("device", DEVICES_MAX, 0),
+        address=fields.number("address", ADDRESS_MAX), device=fields.number("device", DEVICES_MAX - 1, 0),
         stream=fields.number("stream", STREAM_MAX, 0), segment_type=fields.text("segment_type", ("small", "large")),
         pool_id=_pool_id(found, place), is_expandable=found.get("is_expandable") is True)
-    total = fields.number("total_size", SIZE_MAX)
+    fields.number("total_size", SIZE_MAX)       # the only one of the sums that every version has
     end = segment.address
     for index, block in enumerate(_list(fields.get("blocks"), f"{place}.blocks")):
         segment.blocks.append(_block(block, end, f"{place}.blocks[{index}]"))

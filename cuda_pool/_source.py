@@ -4,11 +4,13 @@ import contextlib
 import gzip
 import zlib
 
-from ..errors import TraceError
+from .errors import TraceError
+from .sizes import format_size
 
 GZIP_MAGIC = b"\x1f\x8b"
 PIECE = 1 << 20             # bytes of text in memory at a time
 HEAD = 64                   # bytes that tell the format
+MARK = b"\xef\xbb\xbf"       # with which some programs begin every text
 PICKLES = (b"(l", b"(d", b"]q", b"}q", b"](", b"}(")       # how one of protocol 0 or 1 begins
 UNPACKED_MIN = 16 << 20     # what any compressed snapshot may be unpacked to,
 UNPACKED_PER_BYTE = 32      # and for each of its bytes; snapshots shrink to a tenth
@@ -22,8 +24,8 @@ class Source:
     Attributes
     ----------
     format : str
-        ``"torch"`` for a pickle, ``"rmm"`` or ``"csv"``; what is none of the three is taken for CSV, whose reader says
-        what is wrong with it.
+        ``"torch"`` for a pickle, ``"json"``, ``"rmm"`` or ``"csv"``; what is none of the four is taken for CSV, whose
+        reader says what is wrong with it.
     packed : bool
         Whether it is compressed.
     """
@@ -60,17 +62,33 @@ class Source:
             yield piece
 
     def whole(self):
-        """Return all bytes at once; a compressed file may be 32 times as long unpacked, and 16 MiB."""
+        """Return all bytes of a pickle; a compressed one may be 32 times as long unpacked, and 16 MiB."""
         found = []
-        length = packed = 0
-        for piece in self.pieces(lambda: (None, f"byte {length} of the unpacked file")):
-            found.append(piece)
-            length += len(piece)
+        for length in self._gather(found):
             packed = self._packed_length() if self.packed else length
             if length > UNPACKED_MIN + UNPACKED_PER_BYTE * packed:
                 raise TraceError(None, "the gzip data unpacks to more than a snapshot does: unpack it beforehand if "
-                                       "that is right", f"byte {length} of the unpacked file")
+                                       "that is right", self._byte(length))
         return b"".join(found)
+
+    def at_most(self, most):
+        """Return all bytes, of which there may be so many."""
+        found = []
+        for length in self._gather(found):
+            if length > most:
+                raise TraceError(None, f"the text goes on: expected at most {format_size(most)}", self._byte(most))
+        return b"".join(found)
+
+    def _gather(self, found):
+        """Append the pieces to a list; yield the length after each."""
+        length = 0
+        for piece in self.pieces(lambda: (None, self._byte(length))):
+            found.append(piece)
+            length += len(piece)
+            yield length
+
+    def _byte(self, number):
+        return f"byte {number} of the unpacked file" if self.packed else f"byte {number}"
 
     def _packed_length(self):
         return self._read.__self__.fileobj.taken
@@ -81,6 +99,7 @@ class Source:
                 self._head += piece
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             self._fault = _reason(error)
+        self._head = self._head.removeprefix(MARK)
 
 
 class _Rejoined:
@@ -106,10 +125,18 @@ def open_source(path):
         yield Source(file)
 
 
+def is_json(path):
+    """Return whether a file begins as JSON does."""
+    with open_source(path) as source:
+        return source.format == "json"
+
+
 def _format(head):
     """A pickle begins with its protocol, or with a container; RMM's log and our own with their headers."""
     if head[:1] == b"\x80" or head[:2] in PICKLES:
         return "torch"
+    if head.lstrip()[:1] in (b"{", b"["):
+        return "json"
     return "rmm" if head.lstrip(b" \t").startswith(b"Thread") else "csv"
 
 
