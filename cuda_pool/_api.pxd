@@ -34,4 +34,5 @@ cdef class Pool:
                      void** ptr) except -1
     cdef int make_slowly(self, int status, object nbytes, size_t alignment, const stream_ref_t* stream,
                          Movable movable) except -1
+    cdef int refuse(self, int status, object nbytes) except -1
     cdef bint relieve(self, size_t nbytes) except -1

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Evidence", "Holder", "Leak", "evidence_of", "evidence_of_trace"]
+__all__ = ["Evidence", "Holder", "Leak", "evidence_of", "evidence_of_leaks", "evidence_of_trace"]
 
 NEVER = np.iinfo(np.int64).max      # the event at which a block that stays is freed
+NO_STREAM = (1 << 64) - 1
 WINDOWS = 8                         # parts of a run
 GROWING = 7                         # of them, in which a leak has new blocks
 BLOCKS_MIN = 8                      # that are taken for a leak
@@ -132,7 +133,10 @@ def evidence_of(size, stream, born, died, moment, events, settings, row=None, st
     stack : list of tuple, optional
         Of each block: texts, innermost call first.
     """
-    history = _History(size, stream, born, died, moment, events, settings, row, stack)
+    return _evidence(_History(size, stream, born, died, moment, events, settings, row, stack))
+
+
+def _evidence(history):
     holders = [history.holder(group) for group in history.groups(history.is_live)]
     holders.sort(key=lambda holder: -holder.requested)
     kept = history.groups(history.is_kept) if history.frees() else ()
@@ -141,7 +145,38 @@ def evidence_of(size, stream, born, died, moment, events, settings, row=None, st
     return Evidence(tuple(holders[:HOLDERS_MAX]), tuple(leaks), int(history.live(history.events).max(initial=0)))
 
 
+def evidence_of_leaks(leaks, events, moment):
+    """Return the Evidence of the live blocks of a pool that is recorded: by stack, where stacks are.
+
+    Of what was freed only the number is known, so a leak is no more than possible.
+
+    Parameters
+    ----------
+    leaks : Leaks
+        What ``Pool.leaks`` returned.
+    events : int
+        That were recorded so far.
+    moment : dict
+        That of the OutOfMemoryError.
+    """
+    blocks = [block for group in leaks.groups for block in group.blocks]
+    stack = [_places(group.stack) for group in leaks.groups for _ in group.blocks]
+    size, born = (np.array(values, np.int64) for values in (
+        [block.nbytes for block in blocks], [events - block.age if block.age else -1 for block in blocks]))
+    stream = np.array([NO_STREAM if block.stream is None else block.stream for block in blocks], np.uint64)
+    history = _History(size, stream, born, np.full(len(blocks), NEVER), events, events, moment["settings"], None,
+                       stack if any(stack) else None)
+    history.freed = moment["free_count"] >= max(FREED * moment["alloc_count"], 1)
+    return _evidence(history)
+
+
+def _places(frames):
+    return tuple(f"{frame.function} ({frame.file}:{frame.line})" for frame in frames)
+
+
 class _History:
+    freed = None            # whether a good part of what came was freed, where the blocks do not tell
+
     def __init__(self, size, stream, born, died, moment, events, settings, row, stack):
         self.size, self.stream, self.born, self.died = size, stream, born, died
         self.moment, self.events, self.settings = moment, events, settings
@@ -167,7 +202,7 @@ class _History:
         sizes = self.size[group]
         first = group[np.argmin(self.born[group])]
         return Holder(
-            tier=self._tier(int(sizes.max())), stream=int(self.stream[group[0]]), blocks=len(group),
+            tier=self._tier(int(sizes.max())), stream=self._stream(group[0]), blocks=len(group),
             used=int(sizes.sum()), requested=int(sizes.sum()), smallest=int(sizes.min()), largest=int(sizes.max()),
             oldest=None if self.row is None else int(self.row[first]),
             stack=self.stack[group[0]] if self.stack else None)
@@ -193,6 +228,8 @@ class _History:
 
     def frees(self):
         """Was a good part of what came before the failure freed by then?"""
+        if self.freed is not None:
+            return self.freed
         came = (self.born >= 0) & (self.born < self.moment)
         return np.count_nonzero(came & (self.died < self.moment)) >= max(FREED * np.count_nonzero(came), 1)
 
@@ -210,6 +247,10 @@ class _History:
         at = np.concatenate((np.maximum(self.born[made], -1), self.died[freed]))
         change = np.concatenate((self.size[made], -self.size[freed]))
         return np.cumsum(change[np.argsort(at, kind="stable")])
+
+    def _stream(self, block):
+        stream = int(self.stream[block])
+        return None if stream == NO_STREAM else stream
 
     def _tier(self, size):
         if size <= self.settings["slab_max"]:

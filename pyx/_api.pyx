@@ -850,7 +850,17 @@ cdef class Pool:
             pool_excuse(self.state)            # the second try counts for both
             status = self.alloc_waiting(size, alignment, stream, ptr)
         if status != STATUS_OK:
-            status_raise(self.state, status, parse_size(nbytes), 0)
+            self.refuse(status, parse_size(nbytes))
+        return 0
+
+    cdef int refuse(self, int status, object nbytes) except -1:
+        """Raise what came of an allocation; a recording adds what it knows of the live blocks."""
+        try:
+            status_raise(self.state, status, nbytes, 0)
+        except OutOfMemoryError as error:
+            if is_traced(self.state) and error.moment is not None:
+                error.evidence = evidence_now(self, error.moment)
+            raise
         return 0
 
     cdef int alloc_waiting(self, size_t size, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept:
@@ -877,7 +887,7 @@ cdef class Pool:
             with nogil:
                 status = pin_make(self.state, size, alignment, stream, &movable.record)
         if status != STATUS_OK:
-            status_raise(self.state, status, parse_size(nbytes), 0)
+            self.refuse(status, parse_size(nbytes))
         return 0
 
     cdef bint relieve(self, size_t nbytes) except -1:
@@ -914,6 +924,16 @@ class _watched:
         if self.pool is not None:
             from cuda_pool._events import finished
             finished(self.pool, self.kind, self.nbytes, self.before, isinstance(error, OutOfMemoryError))
+
+
+cdef object evidence_now(Pool pool, dict moment):
+    """Return what a recording tells of the live blocks, or None where that cannot be found out any more."""
+    from cuda_pool.evidence import evidence_of_leaks            # which needs numpy
+    try:
+        tracing = pool.tracing
+        return None if tracing is None else evidence_of_leaks(pool.leaks(), tracing.events, moment)
+    except (MemoryError, RuntimeError, ValueError):             # closed meanwhile, or no host memory
+        return None
 
 
 cdef void let_go(object capsule) noexcept:

@@ -1,5 +1,7 @@
 """What a history of allocations tells: whose the memory is, by size class, stream and stack, and what only grows."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,42 @@ def test_a_report_has_the_evidence_of_an_error():
     caught.value.evidence = evidence_of(*columns(*rows), 180, 400, SETTINGS, stack=stacks)
     report = caught.value.report()
     assert report.holders[0].stack == TRAIN and "forward < train < main" in str(report)
+
+
+def lose(pool):
+    return pool.alloc(MIB)
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_recorded_pool_names_the_place_of_a_leak(stacks, tmp_path):
+    options = {"trace": tmp_path / "run.csv", "stacks": True} if stacks else {"trace": tmp_path / "run.csv"}
+    with cp.Pool("64MiB", device=cp.sim.Device("64MiB"), **options) as pool:
+        weights = pool.alloc(16 * MIB)
+        for _ in range(40):
+            temporary = pool.alloc(4 * MIB)
+            lose(pool)
+            pool.free(temporary)
+        with pytest.raises(cp.OutOfMemoryError) as caught:
+            pool.alloc(20 * MIB)
+        pool.free(weights)
+    report = caught.value.report()
+    assert [cause.kind for cause in report.causes] == ["small", "leak"]
+    leak, lost = report.causes[1], report.holders[0]
+    assert (leak.certainty, leak.nbytes) == ("possible", 40 * MIB)
+    assert (lost.blocks, lost.requested) == (40, 40 * MIB)
+    assert (lost.stack is not None) is stacks
+    if stacks:
+        assert lost.stack[0].startswith("lose (") and __file__ in lost.stack[0] and "lose (" in str(report)
+    assert pickle.loads(pickle.dumps(caught.value)).report().holders == report.holders
+
+
+def test_movable_blocks_of_a_recorded_pool(tmp_path):
+    with cp.Pool("8MiB", device=cp.sim.Device("8MiB"), trace=tmp_path / "run.csv", stacks=True) as pool:
+        kept = [pool.movable(MIB) for _ in range(4)]
+        with pytest.raises(cp.OutOfMemoryError) as caught:
+            pool.movable(16 * MIB)
+        assert caught.value.report().holders[0].blocks == len(kept)
+        del kept
 
 
 def test_a_block_from_before_the_trace_is_its_holders():
