@@ -339,22 +339,30 @@ cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t st
                   seat_t* seat) noexcept nogil:
     cdef stream_ref_t ref
     cdef cache_t* cache
-    if seat != NULL:
-        cache = cache_of(pool, seat, stream)
-        if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
-            seat_leave(seat)
-            return STATUS_OK
+    if seat == NULL:
+        ref = by_handle(stream)
+        return serve(pool, nbytes, alignment, &ref, ptr)
+    cache = cache_of(pool, seat, stream)
+    if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
         seat_leave(seat)
+        return STATUS_OK
+    seat_leave(seat)
     ref = by_handle(stream)
-    return serve(pool, nbytes, alignment, &ref, ptr)
+    return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
 
 
 cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
+    if is_power_of_two(alignment) and alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr):
+        return STATUS_OK
+    return serve_elsewhere(pool, nbytes, alignment, stream, ptr)
+
+
+cdef int serve_elsewhere(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                         void** ptr) noexcept nogil:
+    """The same where the thread is not at its seat, or that did not serve it."""
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr):
-        return STATUS_OK
     if is_traced(pool):
         return traced_alloc(pool, nbytes, alignment, stream, ptr)
     return finish_alloc(pool, nbytes, alignment, stream, ptr, try_serve_without(pool, nbytes, alignment, stream, ptr))
@@ -499,16 +507,23 @@ cdef bint try_alloc_slab(pool_t* pool, size_t nbytes, size_t alignment, const st
 
 
 cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
-    if seat != NULL:
-        if desk_free(pool, seat, NULL, ptr):
-            seat_leave(seat)
-            return STATUS_OK
-        seat_leave(seat)
-    return take_back(pool, ptr)
+    cdef bint done
+    if seat == NULL:
+        return take_back(pool, ptr)
+    done = desk_free(pool, seat, NULL, ptr)
+    seat_leave(seat)
+    return STATUS_OK if done else take_back_elsewhere(pool, ptr)
 
 
 cdef int take_back(pool_t* pool, void* ptr) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, NULL):
+    if ptr != NULL and free_with(pool, sit_down(pool, pool), ptr, NULL):
+        return STATUS_OK
+    return take_back_elsewhere(pool, ptr)
+
+
+cdef int take_back_elsewhere(pool_t* pool, void* ptr) noexcept nogil:
+    """The same where the thread is not at its seat, or that did not take it."""
+    if ptr == NULL:
         return finish_free(pool, ptr, STATUS_OK)
     if is_traced(pool):
         return traced_free(pool, ptr)
@@ -594,18 +609,27 @@ cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
 cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t* seat) noexcept nogil:
     cdef stream_ref_t ref
     cdef cache_t* cache
-    if seat != NULL:
-        cache = cache_of(pool, seat, stream)
-        if cache != NULL and desk_free(pool, seat, cache, ptr):
-            seat_leave(seat)
-            return STATUS_OK
+    if seat == NULL:
+        ref = by_handle(stream)
+        return take_back_async(pool, ptr, &ref)
+    cache = cache_of(pool, seat, stream)
+    if cache != NULL and desk_free(pool, seat, cache, ptr):
         seat_leave(seat)
+        return STATUS_OK
+    seat_leave(seat)
     ref = by_handle(stream)
-    return take_back_async(pool, ptr, &ref)
+    return take_back_async_elsewhere(pool, ptr, &ref)
 
 
 cdef int take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, stream):
+    if ptr != NULL and free_with(pool, sit_down(pool, pool), ptr, stream):
+        return STATUS_OK
+    return take_back_async_elsewhere(pool, ptr, stream)
+
+
+cdef int take_back_async_elsewhere(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
+    """The same where the thread is not at its seat, or that did not take it."""
+    if ptr == NULL:
         return finish_free_async(pool, ptr, stream, STATUS_OK)
     if is_traced(pool):
         return traced_free_async(pool, ptr, stream)
