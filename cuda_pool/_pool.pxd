@@ -2,10 +2,7 @@
 
 from libc.stdint cimport uint32_t
 
-from cuda_pool._driver cimport cudaStream_t, driver_t
-from cuda_pool._order cimport stream_ref_t
-from cuda_pool._owner cimport owner_t
-from cuda_pool._seat cimport seat_t
+from cuda_pool._driver cimport driver_t
 from cuda_pool._segment cimport TIERS, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, pool_t, reuse_t
 from cuda_pool._tally cimport tally_t
@@ -52,57 +49,9 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil          # an allocation that
 cdef void pool_destroy(pool_t* pool) noexcept nogil
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock
 
-# What is left of the calls in _calls when the shortest path is not enough; at the seat first at which the thread still
-# is, if any.
-cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil
-cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
-                  seat_t* seat) noexcept nogil
-cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil
-cdef int take_back(pool_t* pool, void* ptr) noexcept nogil
-cdef int try_take_back(pool_t* pool, void* ptr) noexcept nogil
-cdef int take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil
-cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t* seat) noexcept nogil
-cdef int try_take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-# The same without a note, where calls are recorded: by whoever writes one.
-cdef int serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                       void** ptr) noexcept nogil
-cdef int try_serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                           void** ptr) noexcept nogil
-cdef int take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil
-cdef int try_take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil
-cdef int take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-cdef int try_take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 
-cdef int pool_record_use(pool_t* pool, void* ptr, cudaStream_t stream) noexcept nogil
 
-# The same for a stream that was looked up before, and of which the caller knows that it is still the same; or, where
-# the owner is NOBODY, for its handle.
-cdef int pool_record_use_as(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-# Take `slow` of an open pool; a status.
-cdef int slow_enter(pool_t* pool) noexcept nogil
-# Who a reference names, with `slow` held: asks the driver where it is not valid any more.
-cdef int identify_ref(pool_t* pool, const stream_ref_t* stream, owner_t* owner) noexcept nogil
-# Look a stream up without the driver: of a handle that was seen before, or of a default stream.
-cdef stream_ref_t pool_find_stream(pool_t* pool, cudaStream_t stream) noexcept nogil
 
-# Wait for everything queued on a stream.
-cdef int pool_stream_wait(pool_t* pool, cudaStream_t stream) noexcept nogil
-# Settle what was freed on a stream that is about to be destroyed.
-cdef int pool_forget_stream(pool_t* pool, cudaStream_t stream) noexcept nogil
-# Promise that a stream exists until it is forgotten.
-cdef int pool_hold_stream(pool_t* pool, cudaStream_t stream) noexcept nogil
-# Look up a stream whose object can be asked whether it still exists. The owner is NOBODY when there is no room for it.
-cdef int pool_vouch_stream(pool_t* pool, cudaStream_t stream, stream_ref_t* ref) noexcept nogil
-# The object was asked, and stands for that stream now; once this is taken back nothing is called on it.
-cdef void pool_stream_exists(pool_t* pool, const stream_ref_t* stream, bint exists) noexcept nogil
-cdef void pool_unvouch_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil     # the object is let go of
-cdef bint pool_stream_is_pending(pool_t* pool, const stream_ref_t* stream) noexcept nogil
-# What is allocated and freed on the stream between these two is `capture`'s until the third gives it to a stream
-# (whose record this is), or to nobody.
-cdef int pool_begin_capture(pool_t* pool, cudaStream_t stream, owner_t* capture) noexcept nogil
-cdef int pool_end_capture(pool_t* pool, owner_t capture) noexcept nogil
-cdef int pool_release_capture(pool_t* pool, owner_t capture, const cudaStream_t* last) noexcept nogil
 # Is `ptr` the address of a live block? 0 or STATUS_FORKED.
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil

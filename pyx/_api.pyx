@@ -25,10 +25,10 @@ from cuda_pool._movable cimport Movable, movable_wrap
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._pin cimport pin_make, pin_try_make
 from cuda_pool._pool cimport (
-    pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_find_stream, pool_forget_stream,
-    pool_get_stats, pool_give_back, pool_hold_stream, pool_init, pool_is_closed, pool_mem_info, pool_metadata,
-    pool_open, pool_owns, pool_predict, pool_record_use_as, pool_release, pool_set_release, pool_size_of, pool_stats_t,
-    pool_trim)
+    pool_call_name, pool_check, pool_close, pool_destroy, pool_excuse, pool_get_stats, pool_give_back, pool_init,
+    pool_is_closed, pool_mem_info, pool_metadata, pool_open, pool_owns, pool_predict, pool_release, pool_set_release,
+    pool_size_of, pool_stats_t, pool_trim)
+from cuda_pool._pool_stream cimport pool_find_stream, pool_forget_stream, pool_hold_stream, pool_record_use_as
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, settings_t
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t

@@ -8,7 +8,8 @@ from cuda_pool._dlpack cimport dlpack_capsule, dlpack_device
 from cuda_pool._driver cimport cudaStream_t, driver_is_shut
 from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport stream_ref_t
-from cuda_pool._pool cimport pool_release, pool_size_of, pool_stream_wait
+from cuda_pool._pool cimport pool_release, pool_size_of
+from cuda_pool._pool_stream cimport pool_stream_wait
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK, STATUS_WOULD_WAIT

@@ -5,7 +5,8 @@ import warnings
 from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._owner cimport NOBODY
-from cuda_pool._pool cimport pool_begin_capture, pool_end_capture, pool_is_closed, pool_release_capture
+from cuda_pool._pool cimport pool_is_closed
+from cuda_pool._pool_stream cimport pool_begin_capture, pool_end_capture, pool_release_capture
 from cuda_pool._status cimport STATUS_CLOSED
 from cuda_pool._stream cimport stream_handle
 

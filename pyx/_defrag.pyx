@@ -17,10 +17,10 @@ from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport LEGACY, STREAM_GONE
 from cuda_pool._owner cimport NOBODY, owner_t
 from cuda_pool._plan cimport plan_choose, plan_destroy, plan_t
-from cuda_pool._pool cimport slow_enter
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport segment_free_bytes, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done, wait_for_all, wait_for_pending
+from cuda_pool._slowly cimport slow_enter
 from cuda_pool._state cimport rehome_locked, settle_locked
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._step cimport step_make

@@ -16,14 +16,15 @@ from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
 from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
 from cuda_pool._owner cimport NOBODY, owner_t, owners_add, owners_t
-from cuda_pool._pool cimport (
-    identify_ref, serve_unnoted, slow_enter, take_back_async_unnoted, try_take_back_async_unnoted)
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
 from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK,
     STATUS_OUT_OF_MEMORY, STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
 from cuda_pool._ring cimport note_t
+from cuda_pool._serve cimport serve_unnoted
+from cuda_pool._slowly cimport identify_ref, slow_enter
+from cuda_pool._take_back cimport take_back_async_unnoted, try_take_back_async_unnoted
 from cuda_pool._traced cimport (
     MOVABLE_KEY, traced_enter, traced_held_stack, traced_made, traced_open, traced_settle, traced_stack,
     traced_try_enter)

@@ -19,9 +19,9 @@ from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._movables cimport MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_find
 from cuda_pool._order cimport order_view
 from cuda_pool._owner cimport owner_t, owners_t, view_t
-from cuda_pool._pool cimport slow_enter
 from cuda_pool._segment cimport place_t, segment_find, segment_mark_movable
 from cuda_pool._shortage cimport is_capturing
+from cuda_pool._slowly cimport slow_enter
 from cuda_pool._state cimport REUSE_WAIT, free_async_found_locked, leaving_t, pool_address, pool_offset
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._uses cimport use_t, uses_find, uses_of, uses_remove

@@ -7,7 +7,7 @@ from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._gate cimport status_raise
 from cuda_pool._order cimport THREAD_HANDLE
 from cuda_pool._owner cimport NOBODY
-from cuda_pool._pool cimport (
+from cuda_pool._pool_stream cimport (
     pool_find_stream, pool_stream_exists, pool_stream_is_pending, pool_unvouch_stream, pool_vouch_stream)
 
 from cuda_pool.sizes import is_index, shown

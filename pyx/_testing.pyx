@@ -39,7 +39,8 @@ from cuda_pool._owner cimport (
     LEGACY, NOBODY, OWNERS, batch_within, later_batch, owner_t, owners_add, owners_has, owners_t, view_allows, view_t)
 from cuda_pool._plan cimport (
     plan_add, plan_choose, plan_destroy, plan_init, plan_measure, plan_reserve, plan_t)
-from cuda_pool._pool cimport pool_check, pool_ignore_streams, pool_record_use_as, pool_size_of, pool_skip_batches
+from cuda_pool._pool cimport pool_check, pool_ignore_streams, pool_size_of, pool_skip_batches
+from cuda_pool._pool_stream cimport pool_record_use_as
 from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._region cimport (
     NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,

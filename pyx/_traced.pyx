@@ -3,14 +3,15 @@
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from cuda_pool._order cimport LEGACY_HANDLE, THREAD_HANDLE, this_thread
-from cuda_pool._pool cimport (
-    pool_release, pool_size_of, serve_unnoted, take_back_async_unnoted, take_back_unnoted, try_serve_unnoted,
-    try_take_back_async_unnoted, try_take_back_unnoted)
+from cuda_pool._pool cimport pool_release, pool_size_of
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._ring cimport (
     NOTE_ALLOC, NOTE_FREE, NOTE_VOID, add_u64, note_kind_t, note_settle, note_t, ring_give_credits, ring_take_credit,
     ring_ticket, see_u32, sem_post)
+from cuda_pool._serve cimport serve_unnoted, try_serve_unnoted
 from cuda_pool._status cimport STATUS_OK, STATUS_WOULD_WAIT
+from cuda_pool._take_back cimport (
+    take_back_async_unnoted, take_back_unnoted, try_take_back_async_unnoted, try_take_back_unnoted)
 from cuda_pool._tracer cimport STREAM_OF_BLOCK
 
 cdef extern from * nogil:

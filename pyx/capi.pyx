@@ -11,9 +11,8 @@ from libc.string cimport memcpy
 from cuda_pool._api cimport POOL_CAPSULE, Pool
 from cuda_pool._calls cimport pool_alloc, pool_free, pool_free_async
 from cuda_pool._gate cimport status_raise
-from cuda_pool._pool cimport (
-    pool_forget_stream, pool_get_stats, pool_hold_stream, pool_mem_info, pool_owns, pool_record_use, pool_size_of,
-    pool_stats_t, pool_trim)
+from cuda_pool._pool cimport pool_get_stats, pool_mem_info, pool_owns, pool_size_of, pool_stats_t, pool_trim
+from cuda_pool._pool_stream cimport pool_forget_stream, pool_hold_stream, pool_record_use
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB
 from cuda_pool._state cimport UPSTREAM_CALLS, UPSTREAM_MALLOC, pool_t
 from cuda_pool._status cimport (
