@@ -26,7 +26,8 @@ except _PackageNotFoundError:           # imported from a source tree that is bu
     __version__ = "0+unknown"
 
 __all__ = [
-    "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Leaks", "Movable",
-    "OutOfMemoryError", "Pool", "PoolEvent", "PoolStats", "Profile", "ProfileError", "Snapshot", "SnapshotError", "StatsDelta", "TierStats",
-    "TraceError", "Tracing", "capi", "format_size", "get_include", "parse_size", "record", "release_memory", "sim",
+    "Buffer", "CudaError", "DefragReport", "DeviceUnavailableError", "FreeSpace", "InvalidPointerError", "Leaks",
+    "Movable", "OutOfMemoryError", "Pool", "PoolEvent", "PoolStats", "Profile", "ProfileError", "Snapshot",
+    "SnapshotError", "StatsDelta", "TierStats", "TraceError", "Tracing", "capi", "format_size", "get_include",
+    "parse_size", "record", "release_memory", "sim",
 ]

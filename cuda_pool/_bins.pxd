@@ -50,11 +50,11 @@ ctypedef struct bin_t:
 #   with all locks held all bins are empty
 ctypedef struct cache_t:
     owner_t owner
-    bint by_handle                  # may be meant by its handle alone: it is a promise that the stream stays, or a default
+    bint by_handle                  # may be meant by its handle alone: the stream is held, or a default one
     uint64_t serial                 # of the owner's record
     cudaStream_t handle
     size_t table_max                # largest request that the table has
-    const uint16_t* table           # of the bin, bytes from `bin`, for n * SLAB_UNIT bytes at BIN_ALIGNMENT; or an empty one
+    const uint16_t* table           # bytes from `bin` to that for n * SLAB_UNIT bytes at BIN_ALIGNMENT
     size_t slab_max                 # largest request that is a slot's
     bint refilled                   # since it was emptied
     size_t blocks_bytes             # of blocks

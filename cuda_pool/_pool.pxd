@@ -49,9 +49,6 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil          # an allocation that
 cdef void pool_destroy(pool_t* pool) noexcept nogil
 cdef bint pool_is_closed(const pool_t* pool) noexcept nogil     # at a glance, without the lock
 
-
-
-
 # Is `ptr` the address of a live block? 0 or STATUS_FORKED.
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil

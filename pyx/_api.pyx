@@ -548,7 +548,8 @@ cdef class Pool:
             pending=now.pending, free=now.free, largest_free=now.largest_free,
             alloc_count=now.alloc_count, free_count=now.free_count, oom_count=now.oom_count,
             grow_count=now.grow_count, trim_count=now.trim_count, defrag_count=now.defrag_count,
-            device_free=device_free, device_total=device_total, upstream_calls=calls, slab=tier_stats(now.tier[TIER_SLAB]),
+            device_free=device_free, device_total=device_total, upstream_calls=calls,
+            slab=tier_stats(now.tier[TIER_SLAB]),
             mid=tier_stats(now.tier[TIER_MID]), buddy=tier_stats(now.tier[TIER_BUDDY]))
 
     def snapshot(self):

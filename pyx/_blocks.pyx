@@ -2,7 +2,8 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bins cimport BLOCK_BINS, BLOCK_SHIFT_LEAST, BLOCK_SHIFT_MOST, CACHED, bin_holds, bin_t, block_bin, is_cache
+from cuda_pool._bins cimport (
+    BLOCK_BINS, BLOCK_SHIFT_LEAST, BLOCK_SHIFT_MOST, CACHED, bin_holds, bin_t, block_bin, is_cache)
 from cuda_pool._front cimport note_freed
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._owner cimport NOBODY, owner_t

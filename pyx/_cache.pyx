@@ -21,8 +21,8 @@ from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_shed_slab, segment_t)
 from cuda_pool._slab cimport (
-    NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, SLAB_CLASSES_MAX, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take, slab_unfresh,
-    slabs_available, slabs_of, slot_t)
+    NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, SLAB_CLASSES_MAX, SLAB_UNIT, slab_lists_t, slab_return, slab_slot,
+    slab_t, slab_take, slab_unfresh, slabs_available, slabs_of, slot_t)
 from cuda_pool._state cimport pool_address, pool_offset, pool_t
 from cuda_pool._tally cimport tally_add
 

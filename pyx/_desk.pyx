@@ -1,4 +1,4 @@
-"""What else a thread can do at its own seat with slots: fill and spill its bins. Blocks of the mid tier: see _blocks."""
+"""What else a thread can do at its own seat with slots: fill and spill its bins. For blocks: see _blocks."""
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -41,7 +41,7 @@ cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:
 
 
 cdef bint is_cached(pool_t* pool, const seat_t* seat, const stream_ref_t* stream) noexcept nogil:
-    """Is the seat stopped, or does it have what it can have for the stream? Others change caches with the pool's lock."""
+    """Is the seat stopped, or does it have what it can have for the stream? Others change caches with the lock."""
     cdef const cache_t* cache
     cdef bint cached
     if load_u32(&seat.stopped) == SEAT_STAYS:

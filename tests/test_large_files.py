@@ -40,7 +40,7 @@ def played(path, out):
     """Replay a file in a process of its own; return the result and the process's peak of memory in bytes."""
     command = "from cuda_pool.cli import main; code = main(); print(open('/proc/self/status').read()); exit(code)"
     done = subprocess.run([sys.executable, "-c", command, "replay", str(path), "--json", str(out)],
-                          capture_output=True, text=True, timeout=600, check=True)
+                          cwd=path.parent, capture_output=True, text=True, timeout=600, check=True)
     return json.loads(out.read_text()), int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1]) << 10
 
 

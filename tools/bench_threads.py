@@ -3,7 +3,8 @@
     python tools/bench_threads.py [WORKLOAD ...] [--pairs N] [--rounds N]
 
 On two streams of a pool, on one, and in two pools. Pairs per second of the wall clock, best of some runs. What two
-threads of empty loops get done is the bound: where it is well below 2, the machine has no two processors to spare, and the other figures mean nothing.
+threads of empty loops get done is the bound: where it is well below 2, the machine has no two processors to spare, and
+the other figures mean nothing.
 """
 
 import argparse

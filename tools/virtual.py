@@ -2,7 +2,8 @@
 
     python tools/virtual.py TRACE ... [--lag N] [--peers FILE]
 
-Calls are those of the second half of a trace, per 1,000 events, at 1.03 to 1.20 times its peak of live bytes. `limit` is what PyTorch's expandable segments need, from FILE, or 1.01 if that is higher.
+Calls are those of the second half of a trace, per 1,000 events, at 1.03 to 1.20 times its peak of live bytes. `limit`
+is what PyTorch's expandable segments need, from FILE, or 1.01 if that is higher.
 """
 
 import argparse
