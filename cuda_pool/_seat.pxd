@@ -57,10 +57,10 @@ cdef enum:                      # seat_stop_t
 
 # Invariant, asserted by pool_check():  the seats' totals and the segment's add up to what is live
 ctypedef struct seat_t:
+    unsigned busy                   # 1 while the thread is at work on it
     void* gate                      # what opens it: `pool`, or its tracer; NULL while it is stopped
     void* pool                      # the pool_t, NULL once that let go
     const void* segment             # its segment_t
-    unsigned busy                   # 1 while the thread is at work on it
     uint32_t stopped                # a seat_stop_t, for whoever looks; the thread sees it at `gate`
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
     owner_t recent                  # whose cache served last

@@ -21,7 +21,7 @@ cdef int pool_alloc(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t 
         return pool_alloc_on(pool, nbytes, alignment, stream, ptr)
     if front_alloc_legacy(pool, nbytes, alignment, ptr, &seat):
         return STATUS_OK
-    return serve_at(pool, nbytes, alignment, stream, ptr, seat)
+    return serve_at(pool, nbytes, alignment, NULL, ptr, seat)       # either handle of it; so its register is free
 
 
 cdef int pool_alloc_on(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
