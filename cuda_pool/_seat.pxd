@@ -78,6 +78,7 @@ ctypedef struct seat_t:
     seat_t** place                  # where the thread finds it
     uint32_t holders                # the thread and the pool: who lets go last gives it back
     uint32_t left                   # the thread has ended
+    bint strays                     # a slot in its caches was freed twice at one time, and so counted twice
 
 # A new seat of the calling thread, which will be found at `place`; NULL when the host has no memory or the thread ends.
 cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil

@@ -109,6 +109,10 @@ cdef void segment_destroy(segment_t* segment) noexcept nogil
 # What is live, and was, in one tier and in all of them: a snapshot if all locks are held.
 cdef tally_t segment_tally(const segment_t* segment, tier_t tier) noexcept nogil
 cdef tally_t segment_total(const segment_t* segment) noexcept nogil
+# What is live in a slab.
+cdef void segment_tally_slab(const slab_t* slab, tally_t* live) noexcept nogil
+# Count anew what is live in slabs, with all locks held, and the seats' sums added.
+cdef void segment_recount(segment_t* segment) noexcept nogil
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        # of all that there may be
 # The highest totals that were seen. They are exact while only one thread calls; with several what others have changed
 # in their caches is seen when a block that comes from none is allocated.

@@ -3,7 +3,6 @@
 import threading
 from numbers import Real
 from time import perf_counter
-from weakref import WeakSet
 
 cimport cython
 from cpython.long cimport PyLong_CheckExact
@@ -38,6 +37,7 @@ from cuda_pool._stream cimport Streams, stream_handle
 from cuda_pool._tally cimport tally_t
 from cuda_pool._traced cimport is_traced, traced_drop_stack, traced_hold_stack
 
+from cuda_pool._living import Living
 from cuda_pool.defrag import DefragReport, FreeSpace
 from cuda_pool.errors import OutOfMemoryError
 from cuda_pool.profile import as_profile
@@ -65,7 +65,7 @@ SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "
 
 POOL_CAPSULE = "cuda_pool.pool"
 
-cdef object live_pools = WeakSet()
+cdef object live_pools = Living()
 cdef object in_relief = threading.local()
 
 
@@ -1155,7 +1155,7 @@ def _release(size_t wanted, Device device, Pool but):
     cdef Pool pool
     cdef size_t returned = 0, total = 0
     cdef int status
-    for pool in list(live_pools):
+    for pool in live_pools:
         if total >= wanted:
             break
         if pool is but or not pool.state.grows or pool_is_closed(pool.state):

@@ -19,7 +19,7 @@ from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
 from cuda_pool._relaxed cimport get_size, get_u32, set_size, set_u32
 from cuda_pool._seat cimport load_u32, seat_drop, seat_t
 from cuda_pool._segment cimport (
-    TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_shed_slab, segment_t)
+    TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_recount, segment_shed_slab, segment_t)
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, SLAB_CLASSES_MAX, SLAB_UNIT, slab_lists_t, slab_return, slab_slot,
     slab_t, slab_take, slab_unfresh, slabs_available, slabs_of, slot_t)
@@ -30,7 +30,8 @@ cdef enum:
     BLOCKS_SHARE = 128              # of the capacity: what blocks a cache holds at most, or BLOCKS_BYTES_MAX
     BLOCKS_BYTES_MAX = 64 << 20
     COLOURS = 32
-    MARKS_MAX = (1 << 30) - 1
+    MARK_LEAST = 1 << 29            # more than a slab has slots: of a free one the word has another one's number
+    MARK_MOST = (1 << 30) - 2       # less than NO_SLOT has
     NOTHING = (SLAB_CLASSES_MAX >> 6) + 2       # more than 64 bins are in each
     SPARES_MOST = 8                 # of an owner, before somebody has to take all locks
 
@@ -43,8 +44,8 @@ cdef void seat_add(pool_t* pool, seat_t* seat) noexcept nogil:
     cdef int at
     for at in range(OWNERS):
         seat.cache[at] = &nothing[0]
-    pool.marks = pool.marks % MARKS_MAX + 1
-    seat.mark = NOT_LIVE | pool.marks
+    pool.marks = (pool.marks + 1) % (MARK_MOST - MARK_LEAST + 1)
+    seat.mark = NOT_LIVE | MARK_LEAST + pool.marks
     seat.segment = &pool.segment
     seat.next = pool.segment.seats
     pool.segment.seats = seat
@@ -207,7 +208,7 @@ cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class
     return True
 
 
-cdef bint give_back(pool_t* pool, const seat_t* seat, const entry_t* entry) noexcept nogil:
+cdef bint give_back(pool_t* pool, seat_t* seat, const entry_t* entry) noexcept nogil:
     """Return a slot to its slab; whether that is a second empty one now.
 
     A slot that somebody else has by now, freed twice at one time, is left alone.
@@ -215,28 +216,35 @@ cdef bint give_back(pool_t* pool, const seat_t* seat, const entry_t* entry) noex
     cdef slot_t* slot = <slot_t*>entry.record
     cdef uint32_t slab = slab_of(pool, entry)
     if get_u32(&slot.value) & ~FRESH != seat.mark:
+        seat.strays = True
         return False
     return slab_return(&pool.segment.slabs, slab, <uint32_t>(slot - pool.segment.slabs.slab[slab].slot))
 
 
 cdef void seats_empty(pool_t* pool) noexcept nogil:
+    """No slab is unmade before all caches are empty: a slot that was freed twice at one time is in two of them."""
     cdef seat_t** link = &pool.segment.seats
     cdef seat_t* seat
+    cdef bint strays = False
     cdef int at
-    for at in range(LEGACY, pool.heaps_held):
-        if pool.heaps[at].spares != 0:
-            shed_spares(pool, <owner_t>at)
     while link[0] != NULL:
         seat = link[0]
         for at in range(OWNERS):
             if is_cache(seat.cache[at]):
                 cache_empty(pool, seat, seat.cache[at])
         seat_fold(pool, seat)
+        strays = strays or seat.strays
+        seat.strays = False
         if load_u32(&seat.left) == 0:
             link = &seat.next
             continue
         link[0] = seat.next
         seat_close(seat)
+    for at in range(LEGACY, pool.heaps_held):
+        if pool.heaps[at].spares != 0:
+            shed_spares(pool, <owner_t>at)
+    if strays:
+        segment_recount(&pool.segment)
     seat = pool.segment.seats
     while seat != NULL:
         seat_note(seat, &pool.segment)
@@ -277,7 +285,7 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
     note_unmarked(pool, cache)
     if cache.refilled or seat.total.frees != 0:
         for index in range(cache.classes):
-            empty_bin(pool, seat, &cache.bin[index])
+            empty_bin(pool, seat, cache, &cache.bin[index])
     if cache.blocks_bytes != 0:
         for index in range(BLOCK_BINS):
             for at in range(bin_count(&cache.block[index])):
@@ -287,7 +295,7 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
     cache.blocks_bytes = 0
 
 
-cdef void empty_bin(pool_t* pool, const seat_t* seat, bin_t* bin) noexcept nogil:
+cdef void empty_bin(pool_t* pool, seat_t* seat, const cache_t* cache, bin_t* bin) noexcept nogil:
     """What was never handed out goes first, from the last slot down, wherever in the bin it lies."""
     cdef uint32_t count = bin_count(bin), before = count + 1, at, kept
     while count < before:
@@ -298,8 +306,7 @@ cdef void empty_bin(pool_t* pool, const seat_t* seat, bin_t* bin) noexcept nogil
                 kept += 1
         count = kept
     for at in range(count):
-        if give_back(pool, seat, &bin.floor[at]):
-            segment_shed_slab(&pool.segment, slab_of(pool, &bin.floor[at]))
+        pool.heaps[cache.owner].spares += give_back(pool, seat, &bin.floor[at])
     bin.top = bin.floor
 
 

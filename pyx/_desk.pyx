@@ -42,6 +42,7 @@ cdef bint take_any_slot(pool_t* pool, seat_t* seat, cache_t* cache, bin_t* bin, 
         if value & ~FRESH == seat.mark:
             return bin_take(seat, bin, value, nbytes, ptr)
         bin.top -= 1                            # freed twice at one time: somebody else has it
+        seat.strays = True
     return False
 
 

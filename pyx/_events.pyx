@@ -3,7 +3,6 @@
 import atexit
 import os
 import threading
-from weakref import WeakSet
 
 from cuda_pool._api cimport Pool
 from cuda_pool._happenings cimport (
@@ -11,10 +10,11 @@ from cuda_pool._happenings cimport (
     happenings_wake)
 from cuda_pool._relaxed cimport set_flag
 
+from cuda_pool._living import Living
 from cuda_pool.events import KINDS, PoolEvent
 from cuda_pool.sizes import shown
 
-cdef object watched = WeakSet()
+cdef object watched = Living()
 cdef object notifier = None         # the thread that tells what threads without the GIL did
 cdef object notifier_process = None
 cdef bint ending = False
@@ -24,10 +24,10 @@ def register(Pool pool not None, callback, bint phases):
     """Do what ``Pool.on_event`` says."""
     if not callable(callback):
         raise TypeError(f"a callback takes an event, got {shown(callback)}")
+    start_notifier()
     pool.watchers = (*pool.watchers, (callback, phases))
     watched.add(pool)
     set_flag(&pool.state.happenings.watched, True)
-    start_notifier()
 
 
 def unregister(Pool pool not None, callback):
@@ -46,7 +46,7 @@ def unregister(Pool pool not None, callback):
 def started(Pool pool not None, kind, nbytes):
     """Begin a call that may take long; what is to be given to `finished`."""
     tell(pool, PoolEvent(kind, pool, nbytes, "begin"))
-    return happenings_attend(1)
+    return -1 if calls_back() else happenings_attend(1)
 
 
 def finished(Pool pool not None, kind, nbytes, before, refused):
@@ -59,22 +59,32 @@ def finished(Pool pool not None, kind, nbytes, before, refused):
 
 
 def deliver(Pool pool not None):
-    """Tell what happened so far, but for what another thread will tell."""
+    """Tell what happened so far, but for what another thread will tell, and what happened in the parent process."""
     cdef happening_t taken
+    if calls_back() or pool.state.generation != pool.state.forks[0]:
+        return
     while happenings_take(&pool.state.happenings, &taken):
         tell(pool, PoolEvent(KINDS[taken.kind], pool, taken.nbytes))
 
 
 cdef int tell(Pool pool, object event) except -1:
     """Call every function; what they do to the pool is not told again."""
-    cdef int before = happenings_attend(-1)
-    if before < 0:
+    cdef int before
+    if calls_back():
         return 0
+    before = happenings_attend(-1)
     for callback, phases in pool.watchers:
         if phases or event.phase is None:
             call(callback, event)
     happenings_attend(before)
     return 0
+
+
+cdef bint calls_back() noexcept:
+    """Is the calling thread in a function that is told something?"""
+    cdef int attends = happenings_attend(-1)
+    happenings_attend(attends)
+    return attends < 0
 
 
 cdef void call(object callback, object event) noexcept:
@@ -84,11 +94,23 @@ cdef void call(object callback, object event) noexcept:
 
 cdef int start_notifier() except -1:
     global notifier, notifier_process
-    if notifier is None or notifier_process != os.getpid():     # a forked child has no other threads
-        notifier = threading.Thread(target=notify, name="cuda_pool events", daemon=True)
-        notifier_process = os.getpid()
-        notifier.start()
+    if has_notifier():
+        return 0
+    thread = threading.Thread(target=notify, name="cuda_pool events", daemon=True)
+    if has_notifier():                          # another thread came first
+        return 0
+    notifier, notifier_process = thread, os.getpid()
+    try:
+        thread.start()
+    except BaseException:
+        notifier = None
+        raise
     return 0
+
+
+cdef bint has_notifier() except -1:
+    """A forked child has no threads of its parent's."""
+    return notifier is not None and notifier_process == os.getpid()
 
 
 def notify():
@@ -96,8 +118,14 @@ def notify():
     while not ending:
         with nogil:
             happenings_wait()
-        for pool in list(watched):
-            deliver(pool)
+        deliver_all()
+
+
+cdef int deliver_all() except -1:
+    """Not in the loop that waits: it would keep the last pool alive."""
+    for pool in watched:
+        deliver(pool)
+    return 0
 
 
 def _end():

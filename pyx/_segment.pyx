@@ -20,7 +20,7 @@ from cuda_pool._owner cimport NOBODY, batch_within, view_allows
 from cuda_pool._pages cimport pages_destroy, pages_init
 from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
-from cuda_pool._relaxed cimport get_size, get_u64, set_size, set_u32, set_u64
+from cuda_pool._relaxed cimport add_size, get_size, get_u64, set_size, set_u32, set_u64
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._seat cimport seat_mine, seat_t
 from cuda_pool._slab cimport (
@@ -135,6 +135,27 @@ cdef tally_t segment_total(const segment_t* segment) noexcept nogil:
     return total
 
 
+cdef void segment_tally_slab(const slab_t* slab, tally_t* live) noexcept nogil:
+    cdef uint32_t slot
+    live.allocs += slab.used - slab.held
+    live.used += (slab.used - slab.held) * slab.size
+    for slot in range(slab.fresh):
+        if slot_is_live(slab, slot):
+            live.requested += slab.slot[slot].value
+
+
+cdef void segment_recount(segment_t* segment) noexcept nogil:
+    cdef tally_t counted = segment_tally(segment, TIER_SLAB), live
+    cdef uint32_t index
+    memset(&live, 0, sizeof(live))
+    for index in range(1, segment.slabs.made):
+        if segment.slabs.slab[index].live != NULL:
+            segment_tally_slab(&segment.slabs.slab[index], &live)
+    add_size(&segment.total.frees, counted.allocs - counted.frees - live.allocs)
+    add_size(&segment.total.used, live.used - counted.used)
+    add_size(&segment.total.requested, live.requested - counted.requested)
+
+
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil:
     cdef size_t nbytes = segment.size
     if segment.pages.shift != 0:
@@ -177,10 +198,16 @@ cdef void segment_note_seat(const segment_t* segment) noexcept nogil:
 
 cdef void segment_note_highs(segment_t* segment) noexcept nogil:
     cdef tally_t total = segment_total(segment)
-    set_size(&segment.used_high, max(segment.used_high, total.used))
-    set_size(&segment.requested_high, max(segment.requested_high, total.requested))
+    cdef size_t used = not_below_0(total.used)
+    set_size(&segment.used_high, max(segment.used_high, used))
+    set_size(&segment.requested_high, max(segment.requested_high, not_below_0(total.requested)))
     if segment.learn != NULL:
-        learn_note(segment.learn, total.used, total.allocs)
+        learn_note(segment.learn, used, total.allocs)
+
+
+cdef inline size_t not_below_0(size_t total) noexcept nogil:
+    """What another thread has freed may be seen before what it was that was allocated."""
+    return total if <ptrdiff_t>total > 0 else 0
 
 
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:

@@ -12,8 +12,8 @@ from cuda_pool._mid cimport (
 from cuda_pool._pages cimport pages_check, pages_missing
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIERS, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_boundary, segment_start_of,
-    segment_t, segment_tally)
-from cuda_pool._slab cimport slab_t, slabs_check, slot_is_live
+    segment_t, segment_tally, segment_tally_slab)
+from cuda_pool._slab cimport slab_t, slabs_check
 from cuda_pool._tally cimport tally_t
 
 
@@ -56,15 +56,6 @@ cdef inline size_t upper_blocks(const segment_t* segment) noexcept nogil:
     """Live blocks outside the slabs."""
     return (segment.mid_tally.allocs - segment.mid_tally.frees
             + segment.buddy_tally.allocs - segment.buddy_tally.frees)
-
-
-cdef void tally_slots(const segment_t* segment, const slab_t* slab, tally_t* live) noexcept nogil:
-    cdef uint32_t slot
-    live.allocs += slab.used - slab.held
-    live.used += (slab.used - slab.held) * segment.slabs.size_class[slab.size_class].size
-    for slot in range(slab.fresh):
-        if slot_is_live(slab, slot):
-            live.requested += slab.slot[slot].value
 
 
 cdef inline bint tally_equals(const tally_t* tally, const tally_t* live) noexcept nogil:
@@ -163,7 +154,7 @@ cdef const char* slab_tag_check(const segment_t* segment, size_t granule, totals
     for at in range(granule, granule + (slab.bytes >> segment.granule_shift)):
         if segment.tag[at] != segment.tag[granule]:
             return b"segment: a granule of a slab does not name it"
-    tally_slots(segment, slab, slots)
+    segment_tally_slab(slab, slots)
     total.held_slots += slab.held * segment.slabs.size_class[slab.size_class].size
     if slab.block != NO_MID:
         total.slabs_in_mid += slab.bytes

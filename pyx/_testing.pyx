@@ -45,11 +45,12 @@ from cuda_pool._prepare cimport segment_prepare
 from cuda_pool._region cimport (
     NO_OFFSET, REGION_SHIFT, region_t, regions_add, regions_check, regions_destroy, regions_find, regions_init,
     regions_remove, regions_t)
+from cuda_pool._relaxed cimport set_u32
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport (
-    TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find, segment_free,
-    segment_highs, segment_init, segment_metadata, segment_reclaim, segment_t, segment_tally, segment_total,
-    settings_t)
+    TAG_INDEX_SHIFT, TIER_BUDDY, TIER_MID, TIER_SLAB, place_t, segment_alloc, segment_destroy, segment_find,
+    segment_free, segment_highs, segment_init, segment_metadata, segment_reclaim, segment_t, segment_tally,
+    segment_total, settings_t)
 from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport (
     NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of, slab_activate,
@@ -1251,6 +1252,14 @@ def end_period(Pool pool not None):
     learn_end_period(&pool.state.learn, segment_total(&pool.state.segment).used,
                      segment_total(&pool.state.segment).allocs)
     leave_all(pool.state)
+
+
+def revive(Pool pool not None, size_t ptr, uint32_t nbytes):
+    """Let a slot in a thread's cache look live, as it does to another thread that frees it at the same time."""
+    cdef segment_t* segment = &pool.state.segment
+    cdef size_t offset = ptr - pool.state.base
+    cdef uint32_t index = segment.tag[offset >> segment.granule_shift] >> TAG_INDEX_SHIFT
+    set_u32(&segment.slabs.slab[index].slot[slab_slot(&segment.slabs, index, offset)].value, nbytes)
 
 
 def skip_batches(Pool pool not None, uint32_t batch):

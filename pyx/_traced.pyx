@@ -111,10 +111,12 @@ cdef int traced_try_free_async(pool_t* pool, void* ptr, const stream_ref_t* stre
 
 
 # Frees that wait for the driver. A note that is open meanwhile would hold up all others: it is written beforehand, and
-# if the free fails, another one says that the block is there.
+# if the free fails, another one says that the block is there. Of what is no live block there is nothing to note.
 
 cdef int free_late(pool_t* pool, void* ptr) noexcept nogil:
     cdef int status
+    if not is_live(pool, ptr):
+        return take_back_unnoted(pool, ptr)
     note_freed(pool, ptr, STREAM_OF_BLOCK)
     status = take_back_unnoted(pool, ptr)
     if status != STATUS_OK:
@@ -124,11 +126,18 @@ cdef int free_late(pool_t* pool, void* ptr) noexcept nogil:
 
 cdef int free_async_late(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef int status
+    if not is_live(pool, ptr):
+        return take_back_async_unnoted(pool, ptr, stream)
     note_freed(pool, ptr, stream_number(stream.handle))
     status = take_back_async_unnoted(pool, ptr, stream)
     if status != STATUS_OK:
         note_kept(pool, ptr, stream.handle)
     return status
+
+
+cdef bint is_live(pool_t* pool, const void* ptr) noexcept nogil:
+    cdef size_t requested = 0, used = 0
+    return pool_size_of(pool, ptr, &requested, &used) == STATUS_OK
 
 
 cdef void note_freed(pool_t* pool, void* ptr, uint64_t stream) noexcept nogil:

@@ -95,13 +95,16 @@ cdef void tracer_add_live(tracer_t* tracer, uint64_t key, uint64_t size, uint64_
         return
     account.id, account.size, account.stream = tracer.named, size, stream
     tracer.named += 1
+    tracer.lost += tracer.error != 0
     add_row(tracer, LIVE, 4, account, stream)
     if tracer.text_length >= TEXT_ENOUGH:
         write_text(tracer)
 
 
 cdef int tracer_start(tracer_t* tracer) noexcept nogil:
-    cdef int fault = thread_start(&tracer.thread, tracer_run, tracer)
+    cdef int fault
+    write_text(tracer)                          # no ticket stands for what there is before the first one
+    fault = thread_start(&tracer.thread, tracer_run, tracer)
     tracer.is_running = fault == 0
     return fault
 

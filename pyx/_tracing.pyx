@@ -24,6 +24,7 @@ from cuda_pool._tracer cimport (
     tracer_add_live, tracer_destroy, tracer_flush, tracer_make, tracer_reset, tracer_start, tracer_stop)
 
 from cuda_pool._atomic import open_atomically, require_writable
+from cuda_pool._living import Living
 from cuda_pool.sizes import is_index, shown
 
 cdef enum:
@@ -34,7 +35,7 @@ cdef enum:
 DRAFT_SUFFIX = ".part"
 COUNTS = ("events", "lost", "waits", "unknown", "error")
 
-cdef object under_way = weakref.WeakSet()
+cdef object under_way = Living()
 
 
 def record(Pool pool not None, path=None, *, stacks=False):
@@ -420,7 +421,7 @@ def _depth(stacks):
 
 def _end_all():
     """At exit: what is recorded from here on is what other functions do that run at exit."""
-    for tracing in list(under_way):
+    for tracing in under_way:
         try:
             tracing.close()
         except Exception:

@@ -255,6 +255,57 @@ def test_one_thread_allocates_and_another_frees(pool, nbytes):
     assert not faults and pool.stats().used == 0
 
 
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("second", range(4))
+@pytest.mark.parametrize("another", [False, True])
+def test_a_slot_that_was_freed_twice_at_one_time(pool, first, second, another):
+    """It is handed out once, counted once, and goes back once, whichever cache is emptied first."""
+    kept = [pool.alloc(512) for _ in range(2)]
+    ptrs = [pool.alloc(500) for _ in range(4)]
+    twice = ptrs[first]
+    pool.free(twice)
+    _testing.revive(pool, twice, 500)
+
+    def free_again():
+        pool.free(pool.alloc(512))              # it has a seat
+        if second != first:
+            pool.free(ptrs[second])
+        pool.free(twice)
+        some = [pool.alloc(512) for _ in range(2)]
+        for ptr in some:
+            pool.free(ptr)
+        return len(set(some)) == 2
+
+    assert in_thread(free_again) if another else free_again()
+    live = [ptr for ptr in ptrs if ptr not in (twice, ptrs[second])] + [pool.alloc(512) for _ in range(70)]
+    assert len({*kept, *live}) == 2 + len(live)
+    for ptr in live:
+        pool.free(ptr)
+    pool.check()
+    stats = pool.stats()
+    assert stats.requested == stats.used == 1024 and stats.alloc_count - stats.free_count == 2
+    assert stats.used_high < 100 * 512
+    for ptr in kept:
+        pool.free(ptr)
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_slab_goes_while_a_slot_of_it_is_in_two_places(pool, another):
+    """Both places are looked at before the slab's memory goes."""
+    nbytes = pool.settings.size_classes[-1]
+    ptrs = [pool.alloc(nbytes) for _ in range(200)]
+    for ptr in ptrs:
+        pool.free(ptr)
+        _testing.revive(pool, ptr, nbytes)
+        if another:
+            in_thread(lambda ptr=ptr: pool.free(ptr))
+        else:
+            pool.free(ptr)
+    pool.check()
+    stats = pool.stats()
+    assert stats.used == stats.requested == 0 and stats.alloc_count == stats.free_count
+
+
 @pytest.mark.threads
 def test_two_threads_free_one_block_at_one_time(pool):
     """One of them is told; the block is not handed out twice."""

@@ -1,6 +1,7 @@
 """Functions that are called when something happens to a pool."""
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -9,6 +10,8 @@ import pytest
 
 import cuda_pool as cp
 from cuda_pool import capi
+
+from .models import forked
 
 MIB = 1 << 20
 
@@ -91,6 +94,105 @@ def test_what_c_does_is_told_by_another_thread(pool, seen):
     wait_for(lambda: len(seen) == 2)
     assert [(kind, nbytes) for kind, nbytes, _ in seen] == [("grow", 8 * MIB), ("oom", 1 << 40)]
     assert threading.get_ident() not in {thread for *_, thread in seen}
+
+
+ONE = """
+import ctypes, gc, time, weakref, cuda_pool as cp
+from cuda_pool import capi
+pool, seen = cp.Pool("2MiB", device=cp.sim.Device("64MiB"), growth="dynamic"), []
+pool.on_event(lambda event: seen.append(event.kind))
+alloc = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+                         ctypes.POINTER(ctypes.c_void_p))(capi.functions["cuda_pool_alloc"].address)
+alloc(pool.handle, 8 << 20, None, ctypes.byref(ctypes.c_void_p()))
+gone = weakref.ref(pool)
+while not seen:
+    time.sleep(0.01)
+del pool
+for _ in range(500):
+    gc.collect()
+    if gone() is None:
+        break
+    time.sleep(0.01)
+print(seen, gone())
+"""
+
+
+def test_the_thread_that_tells_keeps_no_pool(run_python):
+    assert run_python(ONE).stdout == "['grow'] None\n"
+
+
+@pytest.mark.threads
+def test_what_c_does_meanwhile_is_not_lost(make_device):
+    """A function that is told something looks at the same queue when it uses the pool."""
+    with cp.Pool("1MiB", device=make_device("512MiB"), growth="dynamic", max_capacity="500MiB") as pool:
+        grown = []
+
+        @pool.on_event
+        def note(event):
+            if event.kind == "grow":
+                grown.append(event.nbytes)
+            pool.defragment()
+
+        def grow():
+            for _ in range(100):
+                assert C_ALLOC(pool.handle, 2 * MIB, None, ctypes.byref(ctypes.c_void_p())) == 0
+
+        thread = threading.Thread(target=grow)
+        thread.start()
+        for _ in range(100):
+            pool.alloc(2 * MIB)
+        thread.join(60)
+        wait_for(lambda: len(grown) == pool.stats().grow_count)
+
+
+MANY = """
+import sys, threading, cuda_pool as cp, cuda_pool._events
+sys.setswitchinterval(1e-6)
+device = cp.sim.Device("64MiB")
+pools = [cp.Pool("4KiB", device=device) for _ in range(8)]
+start = threading.Barrier(8)
+
+def watch(pool):
+    start.wait()
+    pool.on_event(print)
+
+threads = [threading.Thread(target=watch, args=(pool,)) for pool in pools]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(sum(thread.name == "cuda_pool events" for thread in threading.enumerate()))
+"""
+
+
+@pytest.mark.threads
+def test_one_thread_tells_however_many_ask_at_once(run_python):
+    """With two of them the process would not end: each waits for what the other one was woken by."""
+    for _ in range(5):
+        done = run_python(MANY)
+        assert done.returncode == 0 and done.stdout == "1\n", done.stderr
+
+
+def test_a_forked_child_tells_nothing_of_its_parents_pools(make_device):
+    """The call of the C interface keeps the GIL here, so that nobody can tell it before the fork."""
+    pool, told = cp.Pool("2MiB", device=make_device("64MiB"), growth="dynamic"), []
+    pool.on_event(lambda event: told.append(event.kind))
+    alloc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+                              ctypes.POINTER(ctypes.c_void_p))(capi.functions["cuda_pool_alloc"].address)
+
+    def child():
+        with cp.Pool("2MiB", device=cp.sim.Device("64MiB"), growth="dynamic") as own:
+            seen = []
+            own.on_event(lambda event: seen.append(event.kind))
+            assert C_ALLOC(own.handle, 8 * MIB, None, ctypes.byref(ctypes.c_void_p())) == 0
+            wait_for(lambda: seen == ["grow"])
+            assert told == before
+
+    assert alloc(pool.handle, 8 * MIB, None, ctypes.byref(ctypes.c_void_p())) == 0
+    before = list(told)
+    assert os.waitpid(forked(child), 0)[1] == 0
+    wait_for(lambda: told == ["grow"])
+    pool.close()
 
 
 def test_another_pool_gives_way(make_device):

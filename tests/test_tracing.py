@@ -79,6 +79,32 @@ def test_calls_that_do_nothing_are_not(pool):
         assert tracing.trace.events == 0 and tracing.unknown == 0
 
 
+@pytest.mark.parametrize("scrub", [False, True])
+def test_a_free_that_is_refused_late_is_not_one_of_an_unknown_block(make_device, scrub):
+    """The driver would be asked for a stream's name, or to overwrite the block."""
+    with cp.Pool("4MiB", device=make_device("16MiB"), scrub=scrub) as pool:
+        stream = pool.device.stream()
+        ptr, movable = pool.alloc(700, stream.handle), pool.movable(20_000)
+        with cp.record(pool) as tracing, movable.pin() as pinned:
+            pool.free_async(ptr, stream.handle)
+            for address in (ptr, ptr + 1, pinned):
+                for free in (pool.free, lambda address: pool.free_async(address, stream.handle)):
+                    with pytest.raises(cp.InvalidPointerError):
+                        free(address)
+            assert tracing.trace.events == 1 and tracing.unknown == 0
+        movable.free()
+
+
+def test_a_recording_that_has_just_begun_is_a_trace(pool):
+    """The first one of a pool and the next: before the writer has come to anything."""
+    kept = [pool.alloc(5000) for _ in range(3)]
+    for _ in range(5):
+        with cp.record(pool) as tracing:
+            assert rows(tracing.trace) == 3 * [("live", 5000)]
+    for ptr in kept:
+        pool.free(ptr)
+
+
 def test_blocks_that_are_live_at_the_beginning(pool):
     kept, freed = pool.alloc(700), pool.alloc(5000)
     movable = pool.movable(40_000)
@@ -348,6 +374,22 @@ except OSError as error:
     print(error)
 print(pool.closed, tracing.events, tracing.lost)
 """
+
+
+def test_rows_of_live_blocks_that_cannot_be_written_are_counted(run_python):
+    done = run_python("""
+import resource, signal, cuda_pool as cp
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+pool = cp.Pool("64MiB", device=cp.sim.Device("128MiB"))
+kept = [pool.alloc(256) for _ in range(20_000)]
+tracing = cp.record(pool, "t.csv")
+try:
+    tracing.close()
+except OSError:
+    print(tracing.lost + open("t.csv.part").read().count("live"))
+""")
+    assert done.stdout == "20000\n", done.stderr
 
 
 def test_a_file_that_gets_too_large(run_python, tmp_path):
