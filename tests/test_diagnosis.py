@@ -495,3 +495,10 @@ def test_causes_are_ranked_by_what_would_have_made_room():
                     settings={"slab_max": 0, "mid_max": 0, "min_block": 65536})
     assert kinds(diagnose(20 * MIB, moment)) == ["rounding"]
     assert kinds(diagnose(45 * MIB, moment)) == ["small", "rounding"]
+
+
+def test_an_advice_is_given_once():
+    advice = tried(pieces(later=70 * MIB), capacity=64 * MIB).advice
+    settings = [one.setting for one in advice]
+    assert any(setting.startswith("capacity=") for setting in settings)
+    assert len(settings) == len(set(settings))
