@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import operator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from . import sim
@@ -497,8 +497,10 @@ def _failure(loop, stats):
 def _diagnosis(trace, run):
     if run.moment is None:
         return None
-    return diagnose(run.failure["requested"], run.moment,
-                    evidence_of_trace(trace, run.failed_at, run.moment.settings))
+    evidence = evidence_of_trace(trace, run.failed_at, run.moment.settings)
+    if run.failed_at == 0 and run.moment.live < trace.preexisting_bytes:
+        evidence = replace(evidence, holders=())        # what was live before has not got its place: the pool knows
+    return diagnose(run.failure["requested"], run.moment, evidence)
 
 
 class _Findings:

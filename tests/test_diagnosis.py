@@ -502,3 +502,12 @@ def test_an_advice_is_given_once():
     settings = [one.setting for one in advice]
     assert any(setting.startswith("capacity=") for setting in settings)
     assert len(settings) == len(set(settings))
+
+
+def test_blocks_that_found_no_place_have_no_memory():
+    trace = Trace.from_events([("free", block, 4 * MIB, 0) for block in range(20)])
+    result = replay(trace, capacity=64 * MIB)
+    [holder] = result.diagnosis.holders
+    assert (holder.blocks, holder.used, result.diagnosis.used) == (16, 64 * MIB, 64 * MIB)
+    assert "100%" in str(result.diagnosis)
+    assert replay(trace, capacity=MIB).diagnosis.holders == ()
