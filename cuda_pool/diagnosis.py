@@ -462,9 +462,8 @@ def _capacity(nbytes, moment):
 
 def sizes_text(holder):
     """Return the sizes of a holder's blocks."""
-    if holder.smallest == holder.largest:
-        return format_size(holder.largest)
-    return f"{format_size(holder.smallest)} to {format_size(holder.largest)}"
+    smallest, largest = format_size(holder.smallest), format_size(holder.largest)
+    return largest if smallest == largest else f"{smallest} to {largest}"
 
 
 def brief(nbytes):

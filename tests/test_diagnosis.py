@@ -511,3 +511,16 @@ def test_blocks_that_found_no_place_have_no_memory():
     assert (holder.blocks, holder.used, result.diagnosis.used) == (16, 64 * MIB, 64 * MIB)
     assert "100%" in str(result.diagnosis)
     assert replay(trace, capacity=MIB).diagnosis.holders == ()
+
+
+def test_sizes_that_read_alike_are_one(device):
+    pool = cp.Pool("64MiB", device=device)
+    blocks = [pool.alloc(16 * MIB + extra) for extra in (0, 256, 512)]
+    assert "3  blocks of 16.00 MiB  " in str(failed(pool, "32MiB")) and len(blocks) == 3
+
+
+def test_no_line_ends_between_a_number_and_its_unit():
+    moment = Moment(capacity=100 * MIB, reserved=100 * MIB, used=99 * MIB, live=99 * MIB, free=MIB, largest_free=MIB)
+    for power in range(50):
+        lines = str(diagnose(10**power, moment)).splitlines()
+        assert not any(line.lstrip().startswith(("B", "KiB", "MiB", "GiB", "TiB", "PiB")) for line in lines)
