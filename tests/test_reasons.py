@@ -135,3 +135,15 @@ def test_one_setting_is_not_several():
     [change] = [change for change in result.changes if changed in change.options]
     assert change.min_capacity == result.best.min_capacity
     assert result.reasons[1:] == [change.text]
+
+
+def test_blocks_above_the_grid_go_to_the_mid_tier_too():
+    events, live = [], []
+    for at in range(60):
+        events += [("alloc", 2 * at, 5060 * MIB, 0), ("alloc", 2 * at + 1, 127 * MIB, 0)]
+        live.append(2 * at)
+        if len(live) > 6:
+            events.append(("free", live.pop(at % 5), 5060 * MIB, 0))
+    trace = Trace.from_events(events)
+    result = fit(trace)
+    assert result.best.settings["mid_max"] == 8192 * MIB and result.best.ratio < 1.1 < result.ratio
