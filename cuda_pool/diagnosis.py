@@ -11,6 +11,7 @@ __all__ = ["Advice", "Cause", "Diagnosis", "Moment", "diagnose"]
 HOLDERS_SHOWN = 6
 NOTABLE = 0.1               # of what is in use: less waste by rounding is not worth a word
 CROWD = 64                  # blocks: so many of one size may be a leak
+UNIT = 256                  # bytes of a block that is no slot
 ROUND = 1 << 20             # to which a proposed capacity is rounded up
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
@@ -406,7 +407,9 @@ def _for_rounding(requested, moment):
     yield from _larger_mid(requested, moment)
     if waste.get("buddy", 0) and moment.settings["min_block"] > 4096:
         yield Advice('min_block="4KiB"', "the buddy tier rounds up to less", {"min_block": 4096})
-    if waste.get("slab", 0) and moment.settings["slab_max"] > 1024:
+    # Elsewhere, too, a block has whole units: it would waste up to one.
+    slots = moment.tiers.get("slab", {}).get("blocks", 0)
+    if waste.get("slab", 0) >= max(slots, 1) * UNIT and moment.settings["slab_max"] > 1024:
         yield Advice('slab_max="1KiB"', "only the smallest blocks are slots of a size class", {"slab_max": 1024})
         yield Advice("slab_max=0", "no block is rounded up to a size class", {"slab_max": 0})
     yield from _capacity(moment.used + requested, moment)

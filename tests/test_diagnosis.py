@@ -524,3 +524,11 @@ def test_no_line_ends_between_a_number_and_its_unit():
     for power in range(50):
         lines = str(diagnose(10**power, moment)).splitlines()
         assert not any(line.lstrip().startswith(("B", "KiB", "MiB", "GiB", "TiB", "PiB")) for line in lines)
+
+
+def test_no_tier_has_less_than_a_unit_for_a_block(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        blocks = [pool.alloc(100) for _ in range(4096)]
+        diagnosis = failed(pool, 1)
+    assert kinds(diagnosis)[0] == "rounding" and len(blocks) == 4096
+    assert not any(advice.setting.startswith("slab_max") for advice in diagnosis.advice)
