@@ -325,7 +325,7 @@ def _device(requested, moment):
             f"the device has {format_size(moment.free)} free, but not in one piece"))
     return Cause("device", CERTAIN, requested - moment.largest_free, (
         f"the pool holds {format_size(moment.reserved)} and may take {format_size(more)} more, but the device did not "
-        "give it: others have that memory"))
+        "give it: it has not that much free"))
 
 
 def _leak(requested, moment, evidence):
@@ -439,7 +439,8 @@ def _for_device(requested, moment):
         return
     yield Advice("cuda_pool.release_memory and Pool.trim", "pools give back what they do not use; call it where others "
                  "hold memory, or from Pool.on_pressure")
-    yield Advice("growth=\"static\"", "the pool has its capacity from the start, before others take the memory")
+    yield Advice("growth=\"static\"", "if the device has room for it, the pool has its capacity from the start, before "
+                 "others take the memory")
 
 
 def _for_leak(requested, moment):

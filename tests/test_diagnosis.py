@@ -424,6 +424,7 @@ def test_device_without_memory(make_device):
         pool.alloc(10 * MIB)
         diagnosis = failed(pool, 20 * MIB)
         assert kinds(diagnosis) == ["device"] and "the device did not give it" in diagnosis.causes[0].text
+        assert "others" not in diagnosis.causes[0].text         # nothing tells who has the memory: it may be this pool
         device.free(other)
         pool.alloc(20 * MIB)
 
