@@ -143,9 +143,10 @@ def _need(fitter, found, failure, tightest):
     """Say what the capacity is made of."""
     more = found.min_capacity - fitter.trace.peak_live
     if failure is None:
-        return (f"{format_size(found.min_capacity)} are {format_size(more)} more than the peak of live bytes"
-                if more >= fitter.step else
-                f"{format_size(found.min_capacity)} are the peak of live bytes: no setting could need less")
+        if more >= fitter.step:
+            return f"{format_size(found.min_capacity)} are {format_size(more)} more than the peak of live bytes"
+        rounded = f" of {format_size(fitter.trace.peak_live)}, rounded up" if more else ""
+        return f"{format_size(found.min_capacity)} are the peak of live bytes{rounded}: no setting could need less"
     cause = diagnose(failure.requested, failure.moment).causes[0]
     return (f"{format_size(found.min_capacity)} are {format_size(more)} more than the peak of live bytes: with "
             f"{format_size(found.min_capacity - tightest.capacity)} less the trace fails at row {failure.row}, for "

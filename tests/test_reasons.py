@@ -147,3 +147,11 @@ def test_blocks_above_the_grid_go_to_the_mid_tier_too():
     trace = Trace.from_events(events)
     result = fit(trace)
     assert result.best.settings["mid_max"] == 8192 * MIB and result.best.ratio < 1.1 < result.ratio
+
+
+def test_a_peak_that_is_rounded_up_is_told_as_such():
+    trace = Trace.from_events([("alloc", 0, 10, 0)])
+    assert fit(trace, search=False).reasons[0] == (
+        "256 B are the peak of live bytes of 10 B, rounded up: no setting could need less")
+    assert fit(trace, search=False, backing="virtual").reasons[0].startswith(
+        "2.00 MiB are the peak of live bytes of 10 B, rounded up")
