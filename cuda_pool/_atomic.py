@@ -42,6 +42,7 @@ def open_atomically(path):
 
 def require_writable(path):
     """Raise OSError unless open_atomically() can write there, as far as that shows beforehand."""
+    _require(os.fspath(path), errno.ENOENT, path)       # the real path of "" is the folder that one is in
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -58,6 +58,7 @@ def try_advice(trace, result, *, settings=None, profile=None, headroom=None, pro
         if progress:
             progress(done, len(advice) + 1)
         tried.append(trial.of(one))
+    tried = list({one.setting: one for one in tried}.values())      # estimates of several causes end in one capacity
     causes = (*trial.pending(), *result.diagnosis.causes)
     if progress:
         progress(len(advice) + 1, len(advice) + 1)

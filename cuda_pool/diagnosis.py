@@ -11,6 +11,7 @@ __all__ = ["Advice", "Cause", "Diagnosis", "Moment", "diagnose"]
 HOLDERS_SHOWN = 6
 NOTABLE = 0.1               # of what is in use: less waste by rounding is not worth a word
 CROWD = 64                  # blocks: so many of one size may be a leak
+UNIT = 256                  # bytes of a block that is no slot
 ROUND = 1 << 20             # to which a proposed capacity is rounded up
 
 CERTAIN, LIKELY, POSSIBLE = "certain", "likely", "possible"
@@ -324,7 +325,7 @@ def _device(requested, moment):
             f"the device has {format_size(moment.free)} free, but not in one piece"))
     return Cause("device", CERTAIN, requested - moment.largest_free, (
         f"the pool holds {format_size(moment.reserved)} and may take {format_size(more)} more, but the device did not "
-        "give it: others have that memory"))
+        "give it: it has not that much free"))
 
 
 def _leak(requested, moment, evidence):
@@ -406,7 +407,9 @@ def _for_rounding(requested, moment):
     yield from _larger_mid(requested, moment)
     if waste.get("buddy", 0) and moment.settings["min_block"] > 4096:
         yield Advice('min_block="4KiB"', "the buddy tier rounds up to less", {"min_block": 4096})
-    if waste.get("slab", 0) and moment.settings["slab_max"] > 1024:
+    # Elsewhere, too, a block has whole units: it would waste up to one.
+    slots = moment.tiers.get("slab", {}).get("blocks", 0)
+    if waste.get("slab", 0) >= max(slots, 1) * UNIT and moment.settings["slab_max"] > 1024:
         yield Advice('slab_max="1KiB"', "only the smallest blocks are slots of a size class", {"slab_max": 1024})
         yield Advice("slab_max=0", "no block is rounded up to a size class", {"slab_max": 0})
     yield from _capacity(moment.used + requested, moment)
@@ -436,7 +439,8 @@ def _for_device(requested, moment):
         return
     yield Advice("cuda_pool.release_memory and Pool.trim", "pools give back what they do not use; call it where others "
                  "hold memory, or from Pool.on_pressure")
-    yield Advice("growth=\"static\"", "the pool has its capacity from the start, before others take the memory")
+    yield Advice("growth=\"static\"", "if the device has room for it, the pool has its capacity from the start, before "
+                 "others take the memory")
 
 
 def _for_leak(requested, moment):
@@ -462,9 +466,8 @@ def _capacity(nbytes, moment):
 
 def sizes_text(holder):
     """Return the sizes of a holder's blocks."""
-    if holder.smallest == holder.largest:
-        return format_size(holder.largest)
-    return f"{format_size(holder.smallest)} to {format_size(holder.largest)}"
+    smallest, largest = format_size(holder.smallest), format_size(holder.largest)
+    return largest if smallest == largest else f"{smallest} to {largest}"
 
 
 def brief(nbytes):

@@ -110,13 +110,13 @@ def explain(fitter, chosen, found, best, compared):
     """
     failure = fitter.just_below(found, chosen)
     tightest = failure and _tightest(failure, fitter)
-    changes = [_change(fitter, chosen, found, failure, name, value) for name, value in compared.items()]
+    changes = [_change(fitter, chosen, found, best, failure, name, value) for name, value in compared.items()]
     changes = sorted((change for change in changes if change), key=lambda change: -change.saves)
     reasons = [_need(fitter, found, failure, tightest)]
     if tightest:
         least = max(NOTABLE * (found.min_capacity - fitter.trace.peak_live), fitter.step)
         reasons += [_waste_text(waste) for waste in tightest.waste if waste.rounding + (waste.free or 0) >= least]
-    reasons += [change.text for change in changes if change.saves > 0]
+    reasons += [change.text for change in changes if change.saves >= fitter.step]
     reasons += _together(found, best, changes)
     return tightest, tuple(changes), reasons
 
@@ -143,9 +143,10 @@ def _need(fitter, found, failure, tightest):
     """Say what the capacity is made of."""
     more = found.min_capacity - fitter.trace.peak_live
     if failure is None:
-        return (f"{format_size(found.min_capacity)} are {format_size(more)} more than the peak of live bytes"
-                if more >= fitter.step else
-                f"{format_size(found.min_capacity)} are the peak of live bytes: no setting could need less")
+        if more >= fitter.step:
+            return f"{format_size(found.min_capacity)} are {format_size(more)} more than the peak of live bytes"
+        rounded = f" of {format_size(fitter.trace.peak_live)}, rounded up" if more else ""
+        return f"{format_size(found.min_capacity)} are the peak of live bytes{rounded}: no setting could need less"
     cause = diagnose(failure.requested, failure.moment).causes[0]
     return (f"{format_size(found.min_capacity)} are {format_size(more)} more than the peak of live bytes: with "
             f"{format_size(found.min_capacity - tightest.capacity)} less the trace fails at row {failure.row}, for "
@@ -163,8 +164,9 @@ def _waste_text(waste):
             f"{' and '.join(parts)}")
 
 
-def _change(fitter, chosen, found, failure, name, value):
+def _change(fitter, chosen, found, best, failure, name, value):
     """Fit with one setting changed; None where no capacity serves the trace then."""
+    setting = f"{name}={_shown(value)}"
     if name == "backing":
         other = fitter.with_backing(value)
         fit = other.smallest(chosen)
@@ -173,11 +175,20 @@ def _change(fitter, chosen, found, failure, name, value):
         fit = fitter.smallest({**chosen, name: value})
     if fit is None:
         return None
-    shown = f'"{value}"' if isinstance(value, str) else f'"{brief(value)}"' if value else "0"
-    saves = found.min_capacity - fit.min_capacity
-    why = _moved(failure, name, found.settings.get(name), value) if saves > 0 else ""
-    text = f"{name}={shown} {'saves' if saves > 0 else 'costs'} {format_size(abs(saves))}{why}"
-    return Change(f"{name}={shown}", {name: value}, fit.min_capacity, saves, text)
+    least = fit.min_capacity
+    if best and best.settings == {**found.settings, name: value}:
+        least = min(least, best.min_capacity)       # a bisection that began elsewhere may have found less
+    saves = found.min_capacity - least
+    if 0 < saves < fitter.step:
+        text = f"{setting} saves less than the {format_size(fitter.step)} that capacities are found to within"
+    else:
+        why = _moved(failure, name, found.settings.get(name), value) if saves > 0 else ""
+        text = f"{setting} {'saves' if saves > 0 else 'costs'} {format_size(abs(saves))}{why}"
+    return Change(setting, {name: value}, least, saves, text)
+
+
+def _shown(value):
+    return f'"{value}"' if isinstance(value, str) else f'"{brief(value)}"' if value else "0"
 
 
 def _moved(failure, name, old, new):
@@ -204,7 +215,7 @@ def _together(found, best, changes):
     saves = found.min_capacity - best.min_capacity
     if saves <= 0:
         return ["no other choice of slab_max, mid_max and min_block that was tried needs less"]
-    settings = ", ".join(f'{name}="{brief(value)}"' for name, value in best.settings.items()
+    settings = ", ".join(f"{name}={_shown(value)}" for name, value in best.settings.items()
                          if value != found.settings[name])
     alone = [change for change in changes
              if change.min_capacity <= best.min_capacity and "backing" not in change.options]

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import operator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from . import sim
@@ -374,8 +374,8 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
     settings : dict, optional
         Any of ``slab_max``, ``mid_max`` and ``min_block``, in bytes or as text; nothing is searched then.
     search : bool
-        Whether to look through the grid of settings (`GRID`) for those that need least. A choice of settings is
-        passed over unless it serves the trace with less than the best one so far.
+        Whether to look through the grid of settings (`GRID`, and a `mid_max` for blocks above that) for those that
+        need least. A choice of settings is passed over unless it serves the trace with less than the best one so far.
     reasons : bool
         Whether to find out why: one replay more for `FitResult.tightest`; and, if there was a search or settings were
         given, one bisection for each setting in which the best choice, or the default, differs, and for
@@ -398,7 +398,7 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
     lag, seed = _lag(lag), _seed(seed)
     fitter = Fitter(trace, lag, seed, backing=backing, growth=growth, **_given(reuse=reuse))
     chosen = _given_settings(settings)
-    choices = [] if settings is not None or not search else list(_grid())
+    choices = [] if settings is not None or not search else list(_grid(trace))
     best = found = fitter.smallest(chosen)
     failed_row = None if found else fitter.failed_row
     for done, choice in enumerate(choices, start=1):
@@ -497,8 +497,10 @@ def _failure(loop, stats):
 def _diagnosis(trace, run):
     if run.moment is None:
         return None
-    return diagnose(run.failure["requested"], run.moment,
-                    evidence_of_trace(trace, run.failed_at, run.moment.settings))
+    evidence = evidence_of_trace(trace, run.failed_at, run.moment.settings)
+    if run.failed_at == 0 and run.moment.live < trace.preexisting_bytes:
+        evidence = replace(evidence, holders=())        # what was live before has not got its place: the pool knows
+    return diagnose(run.failure["requested"], run.moment, evidence)
 
 
 class _Findings:
@@ -670,9 +672,14 @@ def _given_settings(settings):
     return {name: size for name, size in (settings or {}).items() if size is not None}
 
 
-def _grid():
-    for values in itertools.product(*GRID.values()):
-        yield dict(zip(GRID, values))
+def _grid(trace):
+    """Yield the choices of settings; one of them leaves the buddy tier nothing, however large the blocks are."""
+    largest = int(trace.block_size.max(initial=0))
+    grid = dict(GRID)
+    if grid["mid_max"][-1] < largest <= CAPACITY_MAX:
+        grid["mid_max"] += (1 << (largest - 1).bit_length(),)
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values))
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """A diagnosis as text, and with tables for a terminal that has rich."""
 
+import re
 import textwrap
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from .sizes import format_size
 __all__ = ["Points", "renderables_of", "text_of"]
 
 WIDTH = 110
+SIZE = re.compile(r"(\d) ([KMGTP]?i?B)\b")
 MARKS = {True: "+", False: "-", None: " "}
 
 
@@ -151,5 +153,7 @@ def _aligned(rows):
 
 
 def _wrapped(text, start):
-    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
-                         break_long_words=False, break_on_hyphens=False)
+    """Return lines; a number and its unit are in one."""
+    lines = textwrap.wrap(SIZE.sub("\\1\xa0\\2", text), WIDTH, initial_indent=start, subsequent_indent=" " * len(start),
+                          break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]

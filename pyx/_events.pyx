@@ -4,6 +4,9 @@ import atexit
 import os
 import threading
 
+from cpython.exc cimport PyErr_WriteUnraisable
+from cpython.ref cimport Py_XDECREF, PyObject
+
 from cuda_pool._api cimport Pool
 from cuda_pool._happenings cimport (
     HAPPENING_OOM, happening_t, happenings_attend, happenings_note, happenings_take, happenings_wait,
@@ -13,6 +16,9 @@ from cuda_pool._relaxed cimport set_flag
 from cuda_pool._living import Living
 from cuda_pool.events import KINDS, PoolEvent
 from cuda_pool.sizes import shown
+
+cdef extern from "Python.h":
+    PyObject* PyObject_CallOneArg(PyObject* function, PyObject* argument)
 
 cdef object watched = Living()
 cdef object notifier = None         # the thread that tells what threads without the GIL did
@@ -88,8 +94,11 @@ cdef bint calls_back() noexcept:
 
 
 cdef void call(object callback, object event) noexcept:
-    """What it raises goes to sys.unraisablehook."""
-    callback(event)
+    """What it raises goes to sys.unraisablehook, once and with the callback; Cython would print it before that."""
+    cdef PyObject* result = PyObject_CallOneArg(<PyObject*>callback, <PyObject*>event)
+    if result == NULL:
+        PyErr_WriteUnraisable(callback)
+    Py_XDECREF(result)
 
 
 cdef int start_notifier() except -1:

@@ -2,6 +2,8 @@
 
 import atexit
 import contextlib
+import errno
+import fcntl
 import gzip
 import os
 import shutil
@@ -249,15 +251,17 @@ cdef class Tracing:
         if self.path is None or (os.path.exists(self.path) and not os.path.isfile(self.path)):
             self.file = tempfile.TemporaryFile(buffering=0)
             return 0
-        self.draft = os.path.realpath(self.path) + DRAFT_SUFFIX
-        self.file = open(self.draft, "w+b", buffering=0)
+        draft = os.path.realpath(self.path) + DRAFT_SUFFIX
+        while self.file is None:
+            self.file = _own_draft(draft)
+        self.draft = draft
         return 0
 
     cdef int drop_file(self) except -1:
-        self.file.close()
-        self.file = None
         if self.draft is not None:
             os.unlink(self.draft)
+        self.file.close()
+        self.file = None
         return 0
 
     cdef int begin(self, object pool, pool_t* state) except -1:
@@ -407,6 +411,30 @@ def _path(path):
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"the path of a trace is a str or an os.PathLike, got {shown(path)}")
     return os.fsdecode(path)
+
+
+def _own_draft(draft):
+    """Open the file for one recording, and empty what a crash has left; None if it has just got its final name."""
+    file = open(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b", buffering=0)
+    try:
+        _lock(file, draft)
+        if os.path.exists(draft) and os.path.samestat(os.stat(draft), os.fstat(file.fileno())):
+            file.truncate()
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def _lock(file, draft):
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(errno.EAGAIN, "another recording is written there", draft) from None
+    except OSError:
+        pass                        # a file system without locks
 
 
 def _depth(stacks):

@@ -424,6 +424,7 @@ def test_device_without_memory(make_device):
         pool.alloc(10 * MIB)
         diagnosis = failed(pool, 20 * MIB)
         assert kinds(diagnosis) == ["device"] and "the device did not give it" in diagnosis.causes[0].text
+        assert "others" not in diagnosis.causes[0].text         # nothing tells who has the memory: it may be this pool
         device.free(other)
         pool.alloc(20 * MIB)
 
@@ -495,3 +496,40 @@ def test_causes_are_ranked_by_what_would_have_made_room():
                     settings={"slab_max": 0, "mid_max": 0, "min_block": 65536})
     assert kinds(diagnose(20 * MIB, moment)) == ["rounding"]
     assert kinds(diagnose(45 * MIB, moment)) == ["small", "rounding"]
+
+
+def test_an_advice_is_given_once():
+    advice = tried(pieces(later=70 * MIB), capacity=64 * MIB).advice
+    settings = [one.setting for one in advice]
+    assert any(setting.startswith("capacity=") for setting in settings)
+    assert len(settings) == len(set(settings))
+
+
+def test_blocks_that_found_no_place_have_no_memory():
+    trace = Trace.from_events([("free", block, 4 * MIB, 0) for block in range(20)])
+    result = replay(trace, capacity=64 * MIB)
+    [holder] = result.diagnosis.holders
+    assert (holder.blocks, holder.used, result.diagnosis.used) == (16, 64 * MIB, 64 * MIB)
+    assert "100%" in str(result.diagnosis)
+    assert replay(trace, capacity=MIB).diagnosis.holders == ()
+
+
+def test_sizes_that_read_alike_are_one(device):
+    pool = cp.Pool("64MiB", device=device)
+    blocks = [pool.alloc(16 * MIB + extra) for extra in (0, 256, 512)]
+    assert "3  blocks of 16.00 MiB  " in str(failed(pool, "32MiB")) and len(blocks) == 3
+
+
+def test_no_line_ends_between_a_number_and_its_unit():
+    moment = Moment(capacity=100 * MIB, reserved=100 * MIB, used=99 * MIB, live=99 * MIB, free=MIB, largest_free=MIB)
+    for power in range(50):
+        lines = str(diagnose(10**power, moment)).splitlines()
+        assert not any(line.lstrip().startswith(("B", "KiB", "MiB", "GiB", "TiB", "PiB")) for line in lines)
+
+
+def test_no_tier_has_less_than_a_unit_for_a_block(device):
+    with cp.Pool("1MiB", device=device) as pool:
+        blocks = [pool.alloc(100) for _ in range(4096)]
+        diagnosis = failed(pool, 1)
+    assert kinds(diagnosis)[0] == "rounding" and len(blocks) == 4096
+    assert not any(advice.setting.startswith("slab_max") for advice in diagnosis.advice)

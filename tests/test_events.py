@@ -274,3 +274,16 @@ pool.on_event(print)
 pool.alloc("8MiB")
 """)
     assert done.returncode == 0 and done.stderr == "" and "kind='grow'" in done.stdout
+
+
+def test_what_a_callback_raises_is_printed_once(run_python):
+    done = run_python("""
+import cuda_pool as cp
+pool = cp.Pool("2MiB", device=cp.sim.Device("64MiB"), growth="dynamic", max_capacity="32MiB")
+@pool.on_event
+def note(event):
+    raise LookupError("of mine")
+pool.alloc("8MiB")
+""")
+    assert done.returncode == 0 and done.stderr.count("LookupError: of mine") == 1
+    assert "<function note at " in done.stderr.splitlines()[0]

@@ -116,3 +116,42 @@ def test_keys_are_plain_values(training):
     values = fit(training, search=False).as_dict()
     assert isinstance(values["reasons"], list) and all(isinstance(reason, str) for reason in values["reasons"])
     assert set(values["tightest"]["waste"][0]) == {"tier", "blocks", "requested", "rounding", "free", "share", "sizes"}
+
+
+def test_less_than_the_resolution_is_no_saving():
+    # 25 KiB of rounding cost a step of 1 MiB here, and pages half of one; a pool that is tried in between would do.
+    sizes = [127 * MIB] * 32 + [33 * MIB + MIB // 2 - 10_000] + [100] * 100
+    trace = Trace.from_events([("alloc", at, nbytes, 0) for at, nbytes in enumerate(sizes)])
+    result = fit(trace)
+    [virtual] = [change for change in result.changes if change.setting == 'backing="virtual"']
+    assert 0 < virtual.saves < result.resolution
+    assert "saves less than" in virtual.text and virtual.text not in result.reasons
+    assert replay(trace, capacity=virtual.min_capacity).failed_row is None
+
+
+def test_one_setting_is_not_several():
+    result = fit(Trace.read(EXAMPLES / "llama_serve_growing_kv.csv.gz"), backing="virtual")
+    [changed] = [name for name, value in result.best.settings.items() if value != result.settings[name]]
+    [change] = [change for change in result.changes if changed in change.options]
+    assert change.min_capacity == result.best.min_capacity
+    assert result.reasons[1:] == [change.text]
+
+
+def test_blocks_above_the_grid_go_to_the_mid_tier_too():
+    events, live = [], []
+    for at in range(60):
+        events += [("alloc", 2 * at, 5060 * MIB, 0), ("alloc", 2 * at + 1, 127 * MIB, 0)]
+        live.append(2 * at)
+        if len(live) > 6:
+            events.append(("free", live.pop(at % 5), 5060 * MIB, 0))
+    trace = Trace.from_events(events)
+    result = fit(trace)
+    assert result.best.settings["mid_max"] == 8192 * MIB and result.best.ratio < 1.1 < result.ratio
+
+
+def test_a_peak_that_is_rounded_up_is_told_as_such():
+    trace = Trace.from_events([("alloc", 0, 10, 0)])
+    assert fit(trace, search=False).reasons[0] == (
+        "256 B are the peak of live bytes of 10 B, rounded up: no setting could need less")
+    assert fit(trace, search=False, backing="virtual").reasons[0].startswith(
+        "2.00 MiB are the peak of live bytes of 10 B, rounded up")

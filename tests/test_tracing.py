@@ -454,3 +454,46 @@ def test_fork(make_device, tmp_path):
     pool.alloc(2)
     pool.close()
     assert Trace.read(tmp_path / "t.csv").events == 2 and os.listdir(tmp_path) == ["t.csv"]
+
+
+def test_two_recordings_do_not_share_a_file(make_device, tmp_path):
+    path = tmp_path / "t.csv"
+    device = make_device("256MiB")
+    with cp.Pool("1MiB", device=device, trace=path) as one:
+        one.alloc(10)
+        with pytest.raises(BlockingIOError, match="another recording is written there"):
+            cp.Pool("1MiB", device=device, trace=path)
+        with pytest.raises(BlockingIOError), cp.Pool("1MiB", device=device) as other:
+            cp.record(other, path)
+        one.alloc(20)
+    assert [size for _, _, size, _ in rows(Trace.read(path))] == [10, 20]
+    assert os.listdir(tmp_path) == ["t.csv"]
+    with cp.Pool("1MiB", device=device, trace=path):
+        pass
+    assert Trace.read(path).events == 0
+
+
+def test_another_process_does_not_take_the_file(make_device, run_python, tmp_path):
+    program = 'import cuda_pool as cp; cp.Pool("1MiB", device=cp.sim.Device("64MiB"), trace="t.csv.gz")'
+    with cp.Pool("1MiB", device=make_device("64MiB"), trace=tmp_path / "t.csv.gz") as pool:
+        pool.alloc(10)
+        done = run_python(program)
+        assert done.returncode == 1 and "another recording is written there: " in done.stderr
+    assert Trace.read(tmp_path / "t.csv.gz").events == 1
+    assert run_python(program).returncode == 0
+
+
+def test_a_new_recording_empties_what_a_crash_has_left(run_python, tmp_path):
+    assert run_python(CRASH.format(1)).returncode == -9
+    assert run_python(EMPTY).returncode == 0
+    assert Trace.read(tmp_path / "t.csv.gz").events == 0 and not (tmp_path / "t.csv.gz.part").exists()
+
+
+EMPTY = 'import cuda_pool as cp; cp.Pool("1MiB", device=cp.sim.Device("64MiB"), trace="t.csv.gz").close()'
+
+
+def test_a_path_without_a_name(make_device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        cp.Pool("1MiB", device=make_device("64MiB"), trace="")
+    assert not list(tmp_path.parent.glob("*.part"))
