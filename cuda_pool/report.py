@@ -63,7 +63,7 @@ def renderables_of(diagnosis):
     if diagnosis.holders:
         holders = Table(title=Text(holders_title(diagnosis)), title_justify="left", show_header=False)
         for justify in ("right", "left", "left", "left", "right", "left"):
-            holders.add_column(justify=justify)
+            holders.add_column(justify=justify, overflow="fold")
         for row in holder_rows(diagnosis):
             holders.add_row(*map(Text, row))
         yield holders

@@ -1,5 +1,6 @@
 """Why an allocation failed: pools and traces that are made for one cause, and advice that ends the failure."""
 
+import io
 import json
 import pickle
 import random
@@ -518,6 +519,17 @@ def test_sizes_that_read_alike_are_one(device):
     pool = cp.Pool("64MiB", device=device)
     blocks = [pool.alloc(16 * MIB + extra) for extra in (0, 256, 512)]
     assert "3  blocks of 16.00 MiB  " in str(failed(pool, "32MiB")) and len(blocks) == 3
+
+
+def test_rich_leaves_out_no_line_of_a_place(device, tmp_path):
+    console = pytest.importorskip("rich.console").Console(width=80, file=io.StringIO())
+    with cp.Pool("8MiB", device=device, trace=tmp_path / "t.csv", stacks=1) as pool:
+        pool.alloc("7MiB")
+        diagnosis = failed(pool, "2MiB")
+    [holder] = diagnosis.holders
+    console.print(diagnosis)
+    shown = "".join(line.rpartition("│")[0].rpartition("│")[2].strip() for line in console.file.getvalue().splitlines())
+    assert holder.stack[0].rpartition("(")[2] in shown
 
 
 def test_no_line_ends_between_a_number_and_its_unit():
