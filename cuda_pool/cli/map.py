@@ -95,8 +95,12 @@ def _summary(values):
     summary.add("blocks", values["blocks"])
     for key in ("live", "used", "reserved", "free", "largest_free", "fragmented"):
         summary.add(key.replace("_", " "), output.size_text(values[key]))
-    summary.remarks.append(f"fragmented: free bytes that a request of {format_size(values['largest_request'])}, the "
-                           f"largest one, cannot use.")
+    if values["largest_request"]:
+        summary.remarks.append(f"fragmented: free bytes that a request of {format_size(values['largest_request'])}, "
+                               "the largest one, cannot use.")
+    if values["trace"] and not (values["blocks"] or failed):
+        summary.remarks.append(f"Nothing is live after {values['at']} events: --at EVENT draws another moment, and "
+                               "`cuda-pool replay TRACE --map FILE` all of them.")
     return summary
 
 
