@@ -1,4 +1,8 @@
-// A C++17 program with Python in it: containers in a pool, in four threads without the GIL.
+/* A C++17 program with Python in it: containers in a pool, in four threads without the GIL.
+ *
+ * c++ -std=c++17 main.cpp -I$(python -c 'import cuda_pool; print(cuda_pool.get_include())') \
+ *     $(python3-config --cflags --ldflags --embed) -pthread
+ */
 #include "pool.hpp"
 
 #include <cstring>
