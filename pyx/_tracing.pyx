@@ -456,4 +456,11 @@ def _end_all():
             sys.excepthook(*sys.exc_info())
 
 
+def _leave_files():
+    """In a forked child: the files are the parent's, and their locks end with it."""
+    for tracing in list(under_way):
+        (<Tracing?>tracing).file.close()
+
+
 atexit.register(_end_all)
+os.register_at_fork(after_in_child=_leave_files)

@@ -497,3 +497,25 @@ def test_a_path_without_a_name(make_device, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError):
         cp.Pool("1MiB", device=make_device("64MiB"), trace="")
     assert not list(tmp_path.parent.glob("*.part"))
+
+
+ORPHAN = """
+import os, signal, time, cuda_pool as cp
+pool = cp.Pool("1MiB", device=cp.sim.Device("64MiB"), trace="t.csv.gz")
+child = os.fork()
+if child == 0:
+    os.closerange(0, 3)
+    time.sleep(60)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_does_not_keep_the_file_of_a_parent_that_crashed(run_python):
+    crashed = run_python(ORPHAN)
+    try:
+        assert crashed.returncode == -9
+        done = run_python(EMPTY)
+        assert done.returncode == 0, done.stderr
+    finally:
+        os.kill(int(crashed.stdout), 9)
