@@ -187,7 +187,7 @@ def test_signatures_are_those_of_the_stubs(stub, name):
 
 def test_the_cython_page_names_what_is_declared():
     page = (DOCS / "reference" / "cython.md").read_text()
-    declared = "".join((DECLARATIONS / f"{name}.pxd").read_text() for name in ("_calls", "_pool"))
+    declared = "".join((DECLARATIONS / f"{name}.pxd").read_text() for name in ("_calls", "_pool_stream", "_pool"))
     named = {name for name in re.findall(r"\bpool_\w+(?=[`(])", page) if not name.endswith("_t")}
     assert named and all(f" {name}(" in declared for name in named)
     statuses = re.findall(r"^    (STATUS_(?!\w+_SHIFT)\w+) = \d+", (DECLARATIONS / "_status.pxd").read_text(), re.M)
