@@ -152,7 +152,7 @@ def evidence_of_leaks(leaks, events, moment):
 
     Parameters
     ----------
-    leaks : Leaks
+    leaks : cuda_pool.Leaks
         What ``Pool.leaks`` returned.
     events : int
         That were recorded so far.
