@@ -55,7 +55,7 @@ ctypedef struct place_t:
     uint32_t movable                # number of the record of a movable block, or 0; not said of slots
 
 # The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, span) and takes units
-# from the buddy tier's upper end. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
+# from the buddy tier's upper end; on virtual memory the boundary stays where it was at first. Slabs are blocks of the mid tier; when that cannot grow, of the buddy tier.
 # Invariants, asserted by segment_check():
 #   buddy.used units == live and held runs + slabs in runs + units above mid.start + buddy_paging
 #   mid.used == live and held mid blocks + slabs in mid blocks + gaps + mid_paging;  size + gaps == span
@@ -239,6 +239,11 @@ cdef inline bint segment_has_owned(const segment_t* segment, owner_t owner) noex
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
     """First unit that belongs to the mid tier."""
     return <uint32_t>(<size_t>segment.mid.start * MID_UNIT >> segment.min_block_shift)
+
+
+cdef inline bint segment_boundary_moves(const segment_t* segment) noexcept nogil:
+    """Addresses without pages cost nothing: there each of the two tiers has as many as it could need."""
+    return segment.pages.shift == 0
 
 
 cdef inline void seat_rise(seat_t* seat, size_t used, size_t requested) noexcept nogil:

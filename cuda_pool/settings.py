@@ -71,8 +71,7 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
     max_capacity : int, optional
         Bytes that it grows to at most.
     page : int, optional
-        Bytes of a page of the virtual memory that the pool is made of, 0 if it is not: `min_block` is at least that,
-        and the default of `mid_max` is `CAPACITY_MAX`.
+        Bytes of a page of the virtual memory that the pool is made of, 0 if it is not: `min_block` is at least that.
 
     Raises
     ------
@@ -90,9 +89,7 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
         classes = _classes_by_hand(size_classes)
     slab_max = classes[-1] if classes else 0
     min_block = max(_min_block(capacity, min_block), page)
-    if mid_max is None:             # with pages under it, the mid tier places blocks of any size best
-        mid_max = CAPACITY_MAX if page else MID_MAX
-    mid_max = min(parse_size(mid_max), CAPACITY_MAX)
+    mid_max = MID_MAX if mid_max is None else min(parse_size(mid_max), CAPACITY_MAX)
     return Settings(slab_max=slab_max, mid_max=mid_max, min_block=min_block,
                     growth_step=_power_below(min(GROWTH_STEP, capacity // GROWTH_SHARE)),
                     granule=_granule(max_capacity or capacity, slab_max, min_block), size_classes=classes,

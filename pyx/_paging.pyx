@@ -18,7 +18,7 @@ from cuda_pool._owner cimport NOBODY
 from cuda_pool._pages cimport pages_counted, pages_end, pages_first, pages_has, pages_next, pages_suspended, pages_t
 from cuda_pool._room cimport segment_largest_paged
 from cuda_pool._segment cimport (
-    TIER_BUDDY, TIER_MID, segment_grow_mid, segment_make_slab, segment_reclaim, segment_run_order, segment_use_block,
+    TIER_BUDDY, TIER_MID, segment_make_slab, segment_reclaim, segment_run_order, segment_use_block,
     segment_use_run, segment_use_slot)
 from cuda_pool._slab cimport slab_activate, slabs_class, slabs_have_record, slabs_wanted
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY
@@ -84,17 +84,10 @@ cdef int begin_block(segment_t* segment, owner_t owner, size_t nbytes, size_t al
     if found != NO_MID:
         status = set_aside_block(segment, found, size, align, bias, paging)
     if status == STATUS_OUT_OF_MEMORY:                  # one that is not among the best fits may need fewer
-        grow(segment, owner, size, align, bias)
         found = mid_find_any(&segment.mid, owner, size, align, bias, &missing)
         if found != NO_MID:
             status = set_aside_block(segment, found, size, align, bias, paging)
     return status
-
-
-cdef void grow(segment_t* segment, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
-    """Let addresses that the buddy tier does not use be the mid tier's."""
-    if mid_reserve(&segment.mid, 1) and not segment_grow_mid(segment, NOBODY, size, align, bias) and owner != NOBODY:
-        segment_grow_mid(segment, owner, size, align, bias)
 
 
 cdef int set_aside_block(segment_t* segment, uint32_t found, uint32_t size, int align, uint32_t bias,

@@ -69,7 +69,7 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     pool.grows = settings.span != 0 or settings.pages_first != settings.pages_most
     pool.releases = False
     if settings.page_shift != 0:
-        pool.range_bytes = min(RANGE_SHARE * capacity, (<size_t>1 << RANGE_BITS) - (<size_t>1 << settings.page_shift))
+        pool.range_bytes = range_for(capacity, settings)
         status = remap_reserve(pool)
     else:
         status = ask_region(pool)
@@ -97,6 +97,12 @@ cdef int pool_open(pool_t* pool, const driver_t* driver, int device, size_t nbyt
     set_flag(&pool.closed, False)
     leave_all(pool)
     return STATUS_OK
+
+
+cdef size_t range_for(size_t capacity, const settings_t* settings) noexcept nogil:
+    """Bytes of addresses: RANGE_SHARE for each of the tiers that place blocks."""
+    cdef size_t tiers = 1 if settings.mid_max >= capacity else 2
+    return min(tiers * RANGE_SHARE * capacity, (<size_t>1 << RANGE_BITS) - (<size_t>1 << settings.page_shift))
 
 
 cdef int open_segment(pool_t* pool, const settings_t* settings) noexcept nogil:

@@ -10,7 +10,7 @@ from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_fr
 from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
 from cuda_pool._owner cimport LEGACY, NOBODY, owners_has
 from cuda_pool._pages cimport pages_counted, pages_first, pages_t
-from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_t
+from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_boundary_moves, segment_t
 from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
 
 cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
@@ -57,8 +57,9 @@ cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t
     start[0] = <size_t>segment.mid.start * MID_UNIT
     run[0] = 0
     if is_first:
-        run[0] = <size_t>free_below(segment, segment_boundary(segment)) << segment.min_block_shift
-        start[0] -= run[0]
+        if segment_boundary_moves(segment):
+            run[0] = <size_t>free_below(segment, segment_boundary(segment)) << segment.min_block_shift
+            start[0] -= run[0]
         at[0] = segment.mid.first
     elif at[0] == BEHIND:
         return False
@@ -96,9 +97,8 @@ cdef size_t pages_available(const segment_t* segment) noexcept nogil:
         units = 0
         while unit + units < segment_boundary(segment) and free_units(segment, unit + units) != 0:
             units += free_units(segment, unit + units)
-        if unit + units < segment_boundary(segment):            # what ends there is part of the first run above
-            available += pages_within(segment, <size_t>unit << segment.min_block_shift,
-                                      <size_t>units << segment.min_block_shift)
+        available += pages_within(segment, <size_t>unit << segment.min_block_shift,
+                                  <size_t>units << segment.min_block_shift)
         unit += max(units, <uint32_t>1)
     return available
 
@@ -159,8 +159,14 @@ cdef size_t largest_block(const segment_t* segment, owner_t owner) noexcept nogi
 
 cdef size_t edge_reach(const segment_t* segment) noexcept nogil:
     """Free bytes around the boundary of the two tiers: what the mid tier could make one block of."""
-    return (<size_t>mid_edge(&segment.mid, NOBODY) * MID_UNIT
-            + (<size_t>returned_below(segment, segment_boundary(segment)) << segment.min_block_shift))
+    return <size_t>mid_edge(&segment.mid, NOBODY) * MID_UNIT + below_the_edge(segment)
+
+
+cdef size_t below_the_edge(const segment_t* segment) noexcept nogil:
+    """Bytes of the buddy tier that the mid tier could have, if it may have any."""
+    if not segment_boundary_moves(segment):
+        return 0
+    return <size_t>returned_below(segment, segment_boundary(segment)) << segment.min_block_shift
 
 
 cdef size_t run_around(const segment_t* segment, const slab_t* slab) noexcept nogil:
@@ -182,7 +188,7 @@ cdef size_t empties_below(const segment_t* segment, uint32_t block) noexcept nog
             return run
         run += <size_t>segment.mid.block[block].size * MID_UNIT
         block = segment.mid.block[block].before
-    return run + (<size_t>returned_below(segment, segment_boundary(segment)) << segment.min_block_shift)
+    return run + below_the_edge(segment)
 
 
 cdef size_t empties_above(const segment_t* segment, uint32_t block) noexcept nogil:

@@ -77,8 +77,11 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
 
 
 cdef bint init_pages(segment_t* segment, const settings_t* settings) noexcept nogil:
-    """Put pages under the tiers. A mid tier that serves every request has all addresses from the start."""
+    """Put pages under the tiers, and the boundary where it stays: a mid tier that serves every request has all addresses,
+    any other the upper half.
+    """
     cdef size_t nbytes = <size_t>settings.pages_most << settings.page_shift
+    cdef size_t units = segment.buddy.size if settings.mid_max >= nbytes else segment.buddy.size // 2
     if not pages_init(&segment.pages, settings.page_shift, <uint32_t>(segment.size >> settings.page_shift),
                       settings.pages_most):
         return False
@@ -86,8 +89,7 @@ cdef bint init_pages(segment_t* segment, const settings_t* settings) noexcept no
     segment.mid.gaps_max = <uint32_t>(nbytes // MID_UNIT // GAP_SHARE)
     segment.buddy.pages = &segment.pages
     segment.buddy.unit_shift = segment.min_block_shift
-    return (settings.mid_max < nbytes
-            or segment_claim_below(segment, NOBODY, <size_t>segment.buddy.size << segment.min_block_shift))
+    return segment_claim_below(segment, NOBODY, units << segment.min_block_shift)
 
 
 cdef void segment_close(segment_t* segment) noexcept nogil:
@@ -801,7 +803,9 @@ cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) 
 cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
     """Join neighbours of different owners, with what is free below the mid tier among them."""
     cdef uint32_t boundary = segment_boundary(segment), found
-    cdef size_t below = <size_t>buddy_free_below(&segment.buddy, boundary) << segment.min_block_shift
+    cdef size_t below = 0
+    if segment_boundary_moves(segment):
+        below = <size_t>buddy_free_below(&segment.buddy, boundary) << segment.min_block_shift
     if below != 0:
         segment_claim_below(segment, NOBODY, below)
     found = mid_join(&segment.mid, view, size, align, bias)
@@ -822,6 +826,8 @@ cdef bint segment_grow_mid(segment_t* segment, owner_t owner, uint32_t size, int
         return False
     if wanted >= start:
         return True
+    if not segment_boundary_moves(segment):
+        return False
     lacking = <size_t>(start - wanted) * MID_UNIT
     return (segment_claim_below(segment, owner, round_up(lacking, segment.growth_step))
             or segment_claim_below(segment, owner, round_up(lacking, segment.min_block)))
@@ -843,7 +849,7 @@ cdef bint shed_edge(segment_t* segment) noexcept nogil:
     cdef uint32_t boundary = segment_boundary(segment), batch = first.batch
     cdef size_t edge = <size_t>mid_edge(&segment.mid, owner) * MID_UNIT
     cdef size_t units = min(edge >> segment.min_block_shift, <size_t>segment.buddy.size - boundary)
-    if units == 0:
+    if units == 0 or not segment_boundary_moves(segment):
         return False
     mid_shrink(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
     buddy_free(&segment.buddy, boundary, <uint32_t>units, owner, batch)

@@ -281,10 +281,8 @@ def test_case_23_pairs_on_one_stream(device, make_pool, kind, nbytes, reuse):
 
 @pytest.mark.parametrize("name", POOLS)
 @each_reuse
-def test_case_23_any_size_after_any_other(device, make_pool, backing, name, reuse):
+def test_case_23_any_size_after_any_other(device, make_pool, name, reuse):
     """One block at a time on one stream: each has all of the pool's memory, and none a driver call."""
-    if (backing, name) == ("virtual", "buddy_alone"):
-        pytest.skip("buddies of a stream and of nobody are not joined on virtual backing: see internals/virtual")
     capacity, more = POOLS[name]
     pool, own = make_pool(capacity, reuse=reuse, **more), device.stream()
     own.work(FOR_EVER)
@@ -826,16 +824,14 @@ def test_case_29_both_handles_of_the_legacy_default_stream(device, make_pool):
 @each_reuse
 @each_name
 @pytest.mark.parametrize("settings", ROUTES)
-def test_case_30_pending_work_is_waited_for(device, make_pool, backing, reuse, named, settings):
+def test_case_30_pending_work_is_waited_for(device, make_pool, reuse, named, settings):
     pool, first, second = make_pool("100MiB", reuse=reuse, **settings), device.stream(), device.stream()
     ptr = pool.alloc(80 * MIB, named(second))
     found = busy_with(second, ptr, 1000)
     pool.free_async(ptr, named(second))
     device.clear_log()
     got = pool.alloc(80 * MIB, named(first))
-    if backing == "virtual" and settings:               # pieces of runs whose pages cannot move yet are not joined
-        assert device.now >= 10
-    elif named(second) is second or device.now == 0:    # of a handle no event is recorded before there is another
+    if named(second) is second or device.now == 0:    # of a handle no event is recorded before there is another
         assert_waited(device, reuse, first, 10)
     assert device.now in (0, 10)
     assert device.calls["cudaMalloc"] == 0 and pool.stats().reserved == 100 * MIB

@@ -152,7 +152,7 @@ def test_small_blocks_share_pages(device, pool):
     pool.alloc(largest)
 
 
-@pytest.mark.parametrize("settings", [{}, {"slab_max": 0}, {"mid_max": "3MiB"}, {"mid_max": 0}])
+@pytest.mark.parametrize("settings", [{}, {"slab_max": 0}, {"mid_max": "8MiB"}, {"mid_max": "3MiB"}, {"mid_max": 0}])
 def test_what_is_said_to_be_free_can_be_had(device, settings):
     rng = random.Random(1)
     with CheckedPool("32MiB", device=device, backing="virtual", **settings) as pool:
@@ -167,6 +167,48 @@ def test_what_is_said_to_be_free_can_be_had(device, settings):
                     assert error.largest_free < error.requested
             if rng.random() < 0.1 and pool.stats().largest_free:
                 pool.free(pool.alloc(pool.stats().largest_free))
+
+
+@pytest.mark.parametrize("sizes", [(8, 6), (6, 8)], ids=["large_first", "large_last"])
+def test_large_blocks_are_in_nobodys_way(device, sizes):
+    """Virtual blocks of the buddy tier leave the pages to whoever needs them, whichever tier had them first."""
+    with CheckedPool("32MiB", device=device, backing="virtual", mid_max="6MiB") as pool:
+        for first, second in (sizes, reversed(sizes)):
+            blocks = [pool.alloc(first * MIB) for _ in range(16 // first)]
+            while pool.stats().free >= second * MIB:
+                assert pool.stats().largest_free >= second * MIB
+                blocks.append(pool.alloc(second * MIB))
+            for ptr in blocks:
+                pool.free(ptr)
+
+
+def test_pages_are_moved_under_virtual_blocks_of_the_buddy_tier(make_device):
+    """Where nothing of 33 MiB is mapped: a block of 64 MiB of addresses, and 17 pages."""
+    device = make_device("102MiB")
+    with CheckedPool("102MiB", device=device, backing="virtual", mid_max="32MiB") as pool:
+        small = [fill(device, pool.alloc(2 * MIB), 2 * MIB, value) for value in range(51)]
+        for ptr, *_ in small[::2]:
+            pool.free(ptr)
+        device.clear_log()
+        ptr = pool.alloc("33MiB")
+        assert moved(device) == device.calls["cuMemMap"] == 17
+        block = next(block for block in pool.snapshot().blocks if block.address == ptr)
+        assert (block.tier, block.size) == ("buddy", 34 * MIB)
+        pool.free(ptr)
+        device.clear_log()
+        again = [pool.alloc("33MiB"), pool.alloc("16MiB")]
+        assert again[0] == ptr and moved(device) == 8          # what was freed stays mapped
+        assert intact(device, small[1::2])
+
+
+@pytest.mark.parametrize("nbytes, tier", [(1 << 30, "mid"), ((1 << 30) + 1, "buddy")])
+def test_where_the_tiers_meet_is_the_same_on_both_backings(make_device, nbytes, tier):
+    device = make_device("3GiB", lazy=True)
+    with cp.Pool("3GiB", device=device, backing="virtual") as pool:
+        for ptr in [pool.alloc("512MiB") for _ in range(6)][::2]:
+            pool.free(ptr)
+        ptr = pool.alloc(nbytes)
+        assert next(block for block in pool.snapshot().blocks if block.address == ptr).tier == tier
 
 
 def test_case_16_no_creep(device, pool):
