@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t
 
 from cuda_pool._bits cimport log2_floor
+from cuda_pool._periods cimport periods_t
 
 cdef enum:
     BINS = 48                       # of blocks outside the slabs, by the power of two below their size
@@ -42,6 +43,7 @@ ctypedef struct learn_t:
     size_t expected                 # weighted peak of the periods before
     size_t shortage                 # periods that were over when ready slabs were last given back for want of memory
     bint short_of                   # whether there was such a moment
+    periods_t history               # of the periods that are over
     bin_t bin[BINS]
     # From a profile: slots by stream, in the order in which streams appear, and class.
     size_t* plan

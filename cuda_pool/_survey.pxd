@@ -3,6 +3,7 @@
 from libc.stdint cimport uintptr_t
 
 from cuda_pool._owner cimport OWNERS, owner_t
+from cuda_pool._periods cimport periods_t
 from cuda_pool._pool cimport pool_stats_t
 from cuda_pool._segment cimport tier_t
 from cuda_pool._state cimport pool_t
@@ -41,6 +42,7 @@ ctypedef struct survey_t:
     size_t free_blocks              # outside slabs
     surveyed_t stream[OWNERS]
     int captures                    # under way
+    periods_t history
 
 cdef enum:
     LOOKS = 1024                    # for an error: so that it takes no longer in a pool of a million blocks

@@ -2,6 +2,8 @@
 
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from .evidence import HOLDERS_MAX, Evidence, Holder
 from .settings import CAPACITY_MAX
 from .sizes import format_size
@@ -11,6 +13,10 @@ __all__ = ["Advice", "Cause", "Diagnosis", "Moment", "diagnose"]
 HOLDERS_SHOWN = 6
 NOTABLE = 0.1               # of what is in use: less waste by rounding is not worth a word
 CROWD = 64                  # blocks: so many of one size may be a leak
+PERIODS_MIN = 4             # of a life that shows whether memory is lost
+TURNED_OVER = 0.8           # share of the blocks that were freed: less may be a program that still sets itself up
+NOTICED = 0.01              # share of what is in use that was lost: less may be chance
+STEADY = 0.1                # share of all that was lost that each quarter of the time has, but for the first
 UNIT = 256                  # bytes of a block that is no slot
 ROUND = 1 << 20             # to which a proposed capacity is rounded up
 
@@ -51,6 +57,9 @@ class Moment:
         The largest first.
     pending_on : tuple of dict
         ``stream`` (None: more than one) and ``used``, the largest first.
+    periods : tuple of (int, int, int)
+        Of the pool's life so far, in even steps: allocations that there had been at the end, and the highest and the
+        lowest bytes in use that were seen.
     """
 
     capacity: int
@@ -76,13 +85,15 @@ class Moment:
     tiers: dict = field(default_factory=dict)
     holders: tuple = ()
     pending_on: tuple = ()
+    periods: tuple = ()
 
     @classmethod
     def of(cls, values):
         """Return the Moment of what ``OutOfMemoryError.moment`` holds."""
         holders = sorted((Holder(**holder) for holder in values["holders"]), key=lambda holder: -holder.used)
         pending = sorted(values["pending_on"], key=lambda one: -one["used"])
-        return cls(**{**values, "holders": tuple(holders), "pending_on": tuple(pending)})
+        return cls(**{**values, "holders": tuple(holders), "pending_on": tuple(pending),
+                      "periods": tuple(values.get("periods", ()))})
 
     @property
     def room(self):
@@ -330,7 +341,7 @@ def _device(requested, moment):
 
 def _leak(requested, moment, evidence):
     if evidence is None:
-        return _suspected(requested, moment)
+        return _rising(requested, moment) or _suspected(requested, moment)
     nbytes = sum(leak.holder.requested for leak in evidence.leaks)
     certainty = LIKELY if any(leak.certainty == LIKELY for leak in evidence.leaks) else POSSIBLE
     lacking = moment.used + requested - moment.room
@@ -345,6 +356,29 @@ def _leak(requested, moment, evidence):
     if certainty == POSSIBLE:
         text += ". It may be what the program needs: the history ends too early to tell"
     return Cause("leak", certainty, nbytes, text)
+
+
+def _rising(requested, moment):
+    """Without a recording: what is in use never falls back to where it was, all through the pool's life."""
+    if len(moment.periods) < PERIODS_MIN or moment.free_count < TURNED_OVER * moment.alloc_count:
+        return None
+    floors = _floors(moment.periods)
+    nbytes = floors[-1] - floors[0]
+    lacking = moment.used + requested - moment.room
+    if nbytes < max(lacking, NOTICED * moment.used) or np.diff(floors).min() < STEADY * nbytes:
+        return None
+    return Cause("leak", LIKELY, nbytes, (
+        f"what is in use never falls back to where it was: the least rose from {format_size(floors[0])} to "
+        f"{format_size(floors[-1])} in the last three quarters of {moment.alloc_count} allocations, in each of them, "
+        f"though {moment.free_count / moment.alloc_count:.0%} of all blocks were freed. A recording tells whose they "
+        "are: trace=\"run.csv.gz\", stacks=True"))
+
+
+def _floors(periods):
+    """Return what was in use at least from each quarter of a pool's life on, beginning with the end of the first."""
+    ends, _, troughs = np.array(periods, dtype=float).T
+    floors = np.minimum.accumulate(troughs[::-1])[::-1]
+    return np.interp(ends[-1] * np.arange(1, 5) / 4, ends, floors).astype(int).tolist()
 
 
 def _suspected(requested, moment):

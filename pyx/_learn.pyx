@@ -6,6 +6,8 @@ What is expected is an exponentially weighted mean of the peaks, with weight 1/2
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from cuda_pool._periods cimport periods_add
+
 cdef enum:
     HALVINGS = 64               # of any number: then nothing is left of it
 
@@ -14,6 +16,7 @@ cdef void learn_end_period(learn_t* learn, size_t used, size_t allocs) noexcept 
     cdef int index
     cdef bin_t* bin
     learn.expected = weighted(learn.expected, learn.peak)
+    periods_add(&learn.history, allocs, learn.peak, learn.trough if learn.fallen else min(used, learn.peak))
     learn.periods += 1
     learn.started = allocs
     learn.peak = used

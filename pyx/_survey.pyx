@@ -16,6 +16,7 @@ from cuda_pool._mid cimport MID_FREE, MID_UNIT, MID_USED, mid_block_t
 from cuda_pool._order cimport (
     LEGACY, STREAM_CAPTURE, STREAM_GONE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_THREAD, STREAM_VOUCHED)
 from cuda_pool._owner cimport NOBODY
+from cuda_pool._periods cimport periods_t
 from cuda_pool._pool cimport pool_stats_locked
 from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, segment_boundary, segment_t, segment_tally
 from cuda_pool._slab cimport slab_t
@@ -72,6 +73,7 @@ cdef int survey_take(survey_t* survey, pool_t* pool, size_t looks) noexcept nogi
         survey.pending[NOBODY] = pool.segment.held
         survey.free_blocks = pool.segment.mid.free_blocks + pool.segment.buddy.free_blocks
         survey.captures = pool.order.captures
+        survey.history = pool.learn.history
         survey_streams(survey, pool)
     leave(pool)
     free(index.at)
@@ -249,7 +251,6 @@ cdef dict survey_values(const survey_t* survey, pool_t* pool):
         "capacity": stats.capacity, "reserved": stats.reserved, "used": stats.used, "live": stats.requested,
         "used_high": stats.used_high, "pending": stats.pending, "free": stats.free, "largest_free": stats.largest_free,
         "free_blocks": survey.free_blocks, "slab_bytes": survey.slab_bytes, "slab_free": survey.slab_free,
-        
         "tier_free": {"slab": survey.slab_free, "mid": survey.mid_free, "buddy": survey.buddy_free},
         "alloc_count": stats.alloc_count, "free_count": stats.free_count, "captures": survey.captures,
         "sampled": bool(survey.sampled),
@@ -258,6 +259,7 @@ cdef dict survey_values(const survey_t* survey, pool_t* pool):
         "settings": {"slab_max": segment.slabs.max, "mid_max": segment.mid_max, "min_block": segment.min_block},
         "tiers": {name: tally_values(&stats.tier[tier]) for tier, name in TIER_NAMES.items()},
         "holders": holders_of(survey), "pending_on": pending_of(survey),
+        "periods": periods_of(&survey.history),
     }
 
 
@@ -275,6 +277,12 @@ cdef list holders_of(const survey_t* survey):
                         "blocks": holding.blocks, "used": holding.used, "requested": holding.requested,
                         "smallest": holding.smallest, "largest": holding.largest})
     return holders
+
+
+cdef list periods_of(const periods_t* history):
+    cdef int at
+    return [(history.period[at].allocs, history.period[at].peak, history.period[at].trough)
+            for at in range(history.count)]
 
 
 cdef list pending_of(const survey_t* survey):

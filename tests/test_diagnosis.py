@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cuda_pool as cp
+from cuda_pool import _replay
 from cuda_pool.advice import try_advice
 from cuda_pool.diagnosis import Moment, diagnose
 from cuda_pool.replay import replay
@@ -285,6 +286,84 @@ def test_recorded_programs_do_not_leak(name, share):
         pytest.skip("the trace goes through")
     assert "leak" not in [cause.kind for cause in result.diagnosis.causes if cause.certainty != "possible"]
     assert result.diagnosis.causes
+
+
+@pytest.mark.parametrize("kept, others", [(256 << 10, 300), (64 << 10, 100), (12 << 10, 50)])
+@pytest.mark.parametrize("cache", [0, 24], ids=["", "after_setting_up"])
+def test_a_leak_of_a_live_pool(device, kept, others, cache):
+    """Nobody recorded anything: what is in use rises from wave to wave."""
+    rng = random.Random(kept)
+    with cp.Pool("64MiB", device=device) as pool:
+        for _ in range(cache):
+            pool.alloc(MIB)
+        with pytest.raises(cp.OutOfMemoryError) as caught:
+            while True:
+                wave = [pool.alloc(int(2 ** rng.uniform(8, 17))) for _ in range(others)]
+                pool.alloc(kept)
+                for ptr in wave:
+                    pool.free(ptr)
+        leak = next(cause for cause in caught.value.report().causes if cause.kind == "leak")
+        assert leak.certainty == "likely" and leak.nbytes > 15 * MIB
+        assert "never falls back" in leak.text and "stacks=True" in leak.text
+        pool.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_live_pool_that_loses_nothing(device, seed):
+    """Neither a steady load, nor one that has just become larger, nor a program that sets itself up."""
+    rng = random.Random(seed)
+    with cp.Pool("64MiB", device=device) as pool:
+        live = []
+        for turn in range(100_000):
+            live.append(pool.alloc(int(2 ** rng.uniform(8, 17))))
+            if len(live) > (200 if turn < 90_000 else 400):
+                pool.free(live.pop(rng.randrange(len(live))))
+        for request in ("64MiB", "62MiB"):
+            assert not [cause for cause in failed(pool, request).causes if cause.certainty == "likely"]
+        with pytest.raises(cp.OutOfMemoryError) as caught:
+            while True:
+                pool.free(pool.alloc(int(2 ** rng.uniform(8, 17))))
+                pool.alloc(MIB)
+        assert not [cause for cause in caught.value.report().causes if cause.certainty == "likely"]
+
+
+@pytest.mark.parametrize("share", [0.7, 0.95, 0.99])
+@pytest.mark.parametrize("name", RECORDED)
+def test_no_recorded_program_seems_to_lose_memory_to_a_live_pool(name, share):
+    path = TRACES / f"{name}.csv.gz"
+    if not path.exists():
+        pytest.skip("the recorded traces are not here")
+    trace = Trace.read(path)
+    capacity = int(trace.peak_live * share)
+    with cp.Pool(capacity, device=cp.sim.Device(capacity, lazy=True)) as pool:
+        loop = _replay.PoolReplay(trace, pool)
+        loop.place()
+        loop.run(len(trace))
+        assert loop.failed
+        causes = diagnose(loop.failed_size, Moment.of(loop.moment())).causes
+        loop.clear()
+        loop.close()
+    assert causes and not [cause for cause in causes if cause.kind == "leak" and cause.certainty != "possible"]
+
+
+def test_the_periods_of_a_life_are_in_even_steps(device):
+    """However long it is, at most 64, and neighbours that became one keep the highest and the lowest."""
+    with cp.Pool("64MiB", device=device) as pool:
+        kept = pool.alloc(MIB)
+        for wave in range(1, 601):
+            for ptr in [pool.alloc(2 * MIB if turn < 20 else 5 * MIB // 4) for turn in range(30 if wave != 77 else 33)]:
+                pool.free(ptr)
+            for _ in range(300 - 30):
+                pool.free(pool.alloc(5 * MIB // 4))
+        with pytest.raises(cp.OutOfMemoryError) as caught:
+            pool.alloc("64MiB")
+        pool.free(kept)
+    periods = caught.value.moment["periods"]
+    ends = [allocs for allocs, _, _ in periods]
+    steps = [after - before for before, after in zip([0, *ends[:-2]], ends[:-1])]
+    assert 32 <= len(periods) <= 64 and max(steps) <= 1.2 * min(steps)
+    assert sum(peak > 54 * MIB for _, peak, _ in periods) == 1 and min(peak for _, peak, _ in periods) > 50 * MIB
+    assert all(MIB <= trough <= 3 * MIB for _, _, trough in periods)
 
 
 def test_many_blocks_of_one_size_are_a_guess_without_a_history(device):
