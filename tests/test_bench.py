@@ -120,8 +120,8 @@ def test_in_turn_leaves_the_first_round_out():
 
 def test_work_of_a_trace(pool):
     """An orphan free, a block of no bytes, one that was live before, and one that is left."""
-    work = _bench.TraceWork(trace(("alloc", 1, 1000), ("free", 9, 4096), ("free", 8, 0), ("alloc", 2, 0), ("free", 1, 1000),
-                                  ("free", 1, 1000), ("free", 2, 0), ("alloc", 3, 70_000)))
+    work = _bench.TraceWork(trace(("alloc", 1, 1000), ("free", 9, 4096), ("free", 8, 0), ("alloc", 2, 0),
+                                  ("free", 1, 1000), ("free", 1, 1000), ("free", 2, 0), ("alloc", 3, 70_000)))
     assert work.live == 5 and work.pairs == 2       # four events are left
     loop = _bench.PoolLoop(work, pool)
     for rounds in (1, 2, 3):

@@ -11,6 +11,8 @@ import pytest
 
 from cuda_pool import _bench, _bench_count, _bench_table
 
+from .models import OPTIMISED
+
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = str(ROOT / "examples" / "llama_serve_growing_kv.csv.gz")
 
@@ -70,7 +72,8 @@ def test_growth_is_by_tens():
     assert [_bench_table.make_work(name, 10).live for name in _bench_table.LIVE] == [100, 1000, 10**4, 10**5, 10**6]
 
 
-needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+needs_valgrind = pytest.mark.skipif(shutil.which("valgrind") is None or not OPTIMISED,
+                                    reason="valgrind is not installed, or the build is instrumented")
 
 
 @needs_valgrind
