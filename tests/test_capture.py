@@ -196,6 +196,32 @@ def test_release_on_a_stream(device, make_pool, nbytes, capacity, reuse):
 
 @each_size
 @each_reuse
+def test_a_use_that_was_recorded_in_a_capture_ends_with_it(device, make_pool, nbytes, capacity, reuse):
+    """What is freed later waits for the stream of the last launch, and without one for nobody."""
+    pool, stream, other = make_pool(capacity, reuse=reuse), device.stream(), device.stream()
+    blocks = fill(pool, nbytes, other)
+    other.write(blocks[0], nbytes, 1)
+    device.synchronize()
+    with capturing(pool, stream) as captured:
+        pool.record_use(blocks[0], stream)
+        found = stream.read(blocks[0], nbytes, ticks=50)
+    captured.graph.launch(stream)
+    captured.kept.release(stream)
+    pool.free_async(blocks[0], other)
+    assert pool.alloc(nbytes, other) == blocks[0]
+    other.write(blocks[0], nbytes, 2)
+    device.synchronize()
+    assert holds(found, 1)
+    with capturing(pool, stream) as captured:
+        pool.record_use(blocks[1], stream)
+    captured.kept.release()
+    pool.free_async(blocks[1], other)
+    pool.forget_stream(other)
+    assert pool.stats().pending == 0
+
+
+@each_size
+@each_reuse
 def test_no_call_during_a_capture(device, make_pool, nbytes, capacity, reuse):
     """Frees of other streams are pending, and nothing is asked about them."""
     pool, stream, other = make_pool(2 * capacity, reuse=reuse), device.stream(), device.stream()
