@@ -346,4 +346,3 @@ cdef void spare_all_events(pool_t* pool) noexcept nogil:
         for at in range(stream.marks):
             ask_keep_event(pool, stream.mark[at].event)
         stream.marks = 0
-

@@ -249,7 +249,6 @@ cdef dict survey_values(const survey_t* survey, pool_t* pool):
         "capacity": stats.capacity, "reserved": stats.reserved, "used": stats.used, "live": stats.requested,
         "used_high": stats.used_high, "pending": stats.pending, "free": stats.free, "largest_free": stats.largest_free,
         "free_blocks": survey.free_blocks, "slab_bytes": survey.slab_bytes, "slab_free": survey.slab_free,
-        
         "tier_free": {"slab": survey.slab_free, "mid": survey.mid_free, "buddy": survey.buddy_free},
         "alloc_count": stats.alloc_count, "free_count": stats.free_count, "captures": survey.captures,
         "sampled": bool(survey.sampled),
