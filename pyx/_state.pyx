@@ -123,7 +123,7 @@ cdef uint32_t batch_of_origin(pool_t* pool, const place_t* place) noexcept nogil
     if batch_within(place.batch, pool.order.stream[place.owner].done):
         return 0
     while not batch_within(place.batch, seen) and not swap_u32(freed, seen, place.batch):
-        seen = get_u32(freed)       # its owner freed a slot meanwhile, with its heap's lock alone
+        seen = get_u32(freed)       # something was freed on it meanwhile, at a seat
     return place.batch
 
 

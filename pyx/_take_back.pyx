@@ -236,7 +236,7 @@ cdef int try_free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept 
 
 
 cdef void count_unmarked(pool_t* pool, owner_t owner) noexcept nogil:
-    """Count what was freed on the stream with its heap's lock alone."""
+    """Count what was freed on the stream at seats."""
     pool.order.stream[owner].unmarked += pool.heaps[owner].unmarked
     pool.heaps[owner].unmarked = 0
 
