@@ -9,7 +9,6 @@ from cuda_pool._bits cimport log2_floor
 from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._owner cimport owner_t
-from cuda_pool._slab cimport slot_t
 
 cdef enum:
     BIN_BYTES_MAX = 256 << 10       # a bin of slots holds at most so much, 1 / BIN_SHARE of the capacity, and BIN_MOST

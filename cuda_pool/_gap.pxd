@@ -6,7 +6,7 @@ from cuda_pool._mid cimport mid_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._segment cimport segment_t
 
-# Invariants, asserted by gaps_check():
+# Invariants, asserted by gaps_check(), the last one by segment_check():
 #   the gaps from mid.gap along `next` are the blocks in state MID_GAP, ascending;  no two are neighbours
 #   mid.used == live and held blocks + slabs + gaps + what is shut
 # The region at offset 0 has the buddy tier at its low end; all others belong to the mid tier alone.

@@ -70,7 +70,7 @@ cdef void order_destroy(order_t* order) noexcept nogil
 cdef owner_t order_search(order_t* order, cudaStream_t handle) noexcept nogil
 # A new record, or NOBODY when all are in use.
 cdef owner_t order_add(order_t* order, stream_kind_t kind, cudaStream_t handle, uint64_t id) noexcept nogil
-# Give a record back that has nothing pending. Events that it had are the caller's.
+# Give a record back: what was freed on it is over, or another one's by now. Events that it had are the caller's.
 cdef void order_drop(order_t* order, owner_t owner) noexcept nogil
 cdef void order_view(const order_t* order, owner_t asker, view_t* view) noexcept nogil
 # An event was recorded for batches up to `batch`. Where there is no room it takes the place of the newest mark, whose

@@ -31,7 +31,7 @@ cdef uint32_t pages_counted(const uint64_t* bits, uint32_t first, uint32_t end) 
 # The first page from `at` on, but before `end`, that is set, or not set, in a bitmap; `end` if there is none.
 cdef uint32_t pages_next(const uint64_t* bits, uint32_t at, uint32_t end, bint set) noexcept nogil
 
-# The ways of a page. Each step is taken after the driver call that it stands for has succeeded, but pages_suspend(),
+# The ways of a page. Each step is taken after the driver call that it stands for has succeeded, but pages_suspended(),
 # which comes before.
 cdef void pages_created(pages_t* pages, uint64_t handle) noexcept nogil         # it is spare
 cdef uint64_t pages_spare(const pages_t* pages) noexcept nogil                  # the next one to be used; there is one

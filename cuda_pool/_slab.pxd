@@ -236,12 +236,6 @@ cdef inline bint slab_unfresh(slabs_t* slabs, uint32_t index, uint32_t slot) noe
     return True
 
 
-cdef inline bint slab_would_be_spare(const slabs_t* slabs, uint32_t index) noexcept nogil:
-    """Would the return of a slot make a second empty slab of its lists?"""
-    cdef const slab_t* slab = &slabs.slab[index]
-    return slab.used == 1 and slab.lists.empty != index and slabs_empty(slabs, slab.lists) != NO_SLAB
-
-
 cdef inline bint slot_push(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
     """Put a slot that is live no more on the chain; the same result."""
     cdef slab_t* slab = &slabs.slab[index]

@@ -99,7 +99,7 @@ ctypedef struct defrag_t:
 # lock changes only while all of them are held, by enter(): that is who is which stream, captures, recorded uses,
 # batches and `closed`. Words that may be read without any are written as in _relaxed.
 # Fields above `closed` are set once, by pool_open(), but for those of the regions, which come and go with all locks
-# held.
+# held, and the number of marks.
 # Invariants, asserted by pool_check():
 #   requested <= used <= reserved <= capacity;  each is at most its high-water mark
 #   helds.bytes == segment.held

@@ -18,6 +18,6 @@ cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t
 cdef int take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 cdef int try_take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 cdef int try_take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-# What was freed on a stream with its heap's lock alone is counted with the rest; with all locks held.
+# What was freed on a stream at seats is counted with the rest; with all locks held.
 cdef void count_unmarked(pool_t* pool, owner_t owner) noexcept nogil
 cdef bint is_worth_an_event(const pool_t* pool, const stream_t* stream, size_t unmarked) noexcept nogil

@@ -35,7 +35,7 @@ ctypedef struct tracer_t:
     uint64_t written            # tickets whose rows are in the file
     uint64_t named              # blocks
     uint64_t length             # bytes in the file: whole rows
-    int error                   # errno of what ended the writing, or 0
+    uint32_t error              # errno of what ended the writing, or 0
     lock_t guard                # of the ledger
     ledger_t ledger
     char* text                  # rows that are not in the file yet

@@ -25,6 +25,7 @@ cdef use_t* uses_find(const uses_t* uses, size_t offset) noexcept nogil         
 # The use of a block, a new one if there is none; NULL when the host has no memory.
 cdef use_t* uses_of(uses_t* uses, size_t offset) noexcept nogil
 cdef void uses_remove(uses_t* uses, size_t offset) noexcept nogil
-cdef void uses_forget(uses_t* uses, owner_t owner) noexcept nogil                  # take a stream out of every use
+# Take a stream out of every use, and put another one into its place, unless that is nobody.
+cdef void uses_forget(uses_t* uses, owner_t owner, owner_t to) noexcept nogil
 cdef void uses_settle(uses_t* uses, owner_t owner) noexcept nogil                  # its work up to now is done
 cdef const char* uses_check(const uses_t* uses) noexcept nogil

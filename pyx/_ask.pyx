@@ -5,8 +5,8 @@ from libc.stdlib cimport free
 
 from cuda_pool._claim cimport claim_drop, claim_make, claim_t
 from cuda_pool._driver cimport (
-    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, cudaMemcpyDeviceToDevice, device_enter,
-    device_enter_context, device_leave)
+    cudaErrorInvalidResourceHandle, cudaErrorNotReady, cudaError_t, cudaEventDisableTiming, cudaMemcpyDeviceToDevice,
+    cudaStreamCaptureStatusNone, device_enter, device_enter_context, device_leave)
 from cuda_pool._hostmem cimport host_grow
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._locks cimport enter_lock, leave_lock
@@ -16,10 +16,6 @@ from cuda_pool._state cimport (
     UPSTREAM_MALLOC, UPSTREAM_MEMCPY, UPSTREAM_MEMSET, UPSTREAM_MEM_GET_INFO, UPSTREAM_SET_DEVICE,
     UPSTREAM_STREAM_QUERY, UPSTREAM_SYNCHRONIZE, UPSTREAM_WAIT_EVENT, upstream_t)
 from cuda_pool._status cimport STATUS_OK, STATUS_OVERLAP, status_code, status_cuda
-
-cdef enum:
-    cudaEventDisableTiming = 2          # cheaper, and all that is needed
-    cudaStreamCaptureStatusNone = 0
 
 cdef const char** call_names = [
     "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaMemGetInfo", "cudaMemsetAsync", "cudaStreamSynchronize",

@@ -9,7 +9,7 @@ from cuda_pool._layout cimport is_reachable
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._order cimport LEGACY, MARKS, STREAM_GONE, STREAM_HANDLE, STREAM_VOUCHED, mark_t, order_waited, stream_t
-from cuda_pool._owner cimport NOBODY, batch_within, later_batch, owners_add, owners_discard, owners_has
+from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, owners_add, owners_discard, owners_has
 from cuda_pool._shortage cimport copy_marks, is_capturing, mark_stream, may_record, wait_for_all
 from cuda_pool._state cimport pool_offset
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, status_code
@@ -75,7 +75,7 @@ cdef int get_behind_all(pool_t* pool, owner_t asker, const owners_t* owners, uin
                         bint* behind) noexcept nogil:
     cdef int owner, status = STATUS_OK
     behind[0] = True
-    for owner in range(LEGACY, pool.order.streams):
+    for owner in range(LEGACY, OWNERS):         # threads without `slow` may add records meanwhile, none of these
         if status == STATUS_OK and behind[0] and owners_has(owners, <owner_t>owner):
             status = get_behind(pool, asker, <owner_t>owner, batch, behind)
     return status

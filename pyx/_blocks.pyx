@@ -19,7 +19,7 @@ cdef bint block_take(pool_t* pool, seat_t* seat, cache_t* cache, size_t nbytes, 
     cdef bin_t* bin = &cache.block[at]
     cdef mid_block_t* block
     cdef size_t used
-    if alignment > MID_UNIT or alignment & (alignment - 1):
+    if alignment - 1 >= MID_UNIT or alignment & (alignment - 1):        # 0 is no alignment, either
         return False
     if not bin_holds(bin, nbytes):
         if at + 1 == BLOCK_BINS or not bin_holds(bin + 1, nbytes):

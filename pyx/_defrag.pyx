@@ -1,8 +1,9 @@
 """Passes that bring free memory together.
 
-A pass has three parts: to complete pending frees, return empty slabs and merge; to move free pages together, where the
-region has pages; and to move blocks. The last goes in rounds: what lies where is read, moves are chosen from that
-without a lock (_plan), and made one by one (_step), each only if its block is still there and its target still free.
+A pass has two parts: to complete pending frees, return empty slabs and merge; and to move blocks, but where pages can
+move instead, which an allocation does as it needs them. The second goes in rounds: what lies where is read, moves are
+chosen from that without a lock (_plan), and made one by one (_step), each only if its block is still there and its
+target still free.
 """
 
 from libc.stdint cimport uint32_t
@@ -44,7 +45,6 @@ cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
     status = survey(pool, &report.before)
     if status == STATUS_OK:
         status = settle_waiting(pool)
-    # Part 2 for a region that has pages: between what is settled and what is moved.
     for round in range(ROUNDS):
         if status != STATUS_OK:
             break
@@ -224,7 +224,7 @@ cdef void rehome_gone(pool_t* pool) noexcept nogil:
         gone = find_gone_home(pool)
 
 
-# Part 3: blocks are moved
+# Part 2: blocks are moved
 
 cdef int move_blocks(pool_t* pool, size_t needed, bint may_wait, defrag_report_t* report) noexcept nogil:
     """One round: make the moves that seem worth it, if they can make `needed` bytes free in one piece.

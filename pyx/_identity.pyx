@@ -16,7 +16,6 @@ from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._shortage cimport is_capturing, wait_for_all
 from cuda_pool._state cimport leave_locked, rehome_locked
 from cuda_pool._status cimport STATUS_OK
-from cuda_pool._uses cimport uses_forget
 
 
 cdef int identify(pool_t* pool, cudaStream_t handle, owner_t* owner) noexcept nogil:
@@ -120,7 +119,6 @@ cdef int drop_locked(pool_t* pool, owner_t owner, mark_t* marks) noexcept nogil:
     for at in range(count):
         marks[at] = stream.mark[at]
     stream.done = pool.order.batch
-    uses_forget(&pool.uses, owner)
     rehome_locked(pool, owner)
     leave_locked(pool, owner, NOBODY)
     return count

@@ -40,13 +40,14 @@ cdef int layout_read(pool_t* pool, plan_t* plan, size_t* kept) noexcept nogil:
     cdef int status
     memset(&cursor, 0, sizeof(cursor))
     kept[0] = 0
-    plan_init(plan, pool.segment.bias, <uint32_t>(pool.segment.min_block // MID_UNIT))
+    plan_init(plan, 0, <uint32_t>(pool.segment.min_block // MID_UNIT))
     while more:
         if not plan_reserve(plan, SLICE):
             return STATUS_HOST_MEMORY
         status = enter_lock(pool)
         if status != STATUS_OK:
             return status
+        plan.bias = pool.segment.bias           # regions may have come since the last slice
         if not cursor.in_mid:
             more = read_runs(pool, plan, &cursor, kept)
         else:

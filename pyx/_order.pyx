@@ -95,6 +95,7 @@ cdef void order_drop(order_t* order, owner_t owner) noexcept nogil:
     order.stream[owner].kind = STREAM_SPARE
     order.stream[owner].serial = 0
     order.stream[owner].marks = 0
+    order.stream[owner].freed = order.stream[owner].done        # a spare record is never pending
     for other in range(OWNERS):
         order_waited(order, owner, <owner_t>other)[0] = 0
         order_waited(order, <owner_t>other, owner)[0] = 0

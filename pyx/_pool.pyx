@@ -229,27 +229,30 @@ cdef void pool_excuse(pool_t* pool) noexcept nogil:
 
 cdef int pool_owns(pool_t* pool, const void* ptr, bint* owns) noexcept nogil:
     cdef place_t place
-    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter_heaps(pool)
     owns[0] = False
     if status != STATUS_OK:
         return STATUS_OK if status == STATUS_CLOSED else status
-    if offset < pool.segment.span and not is_leaving(pool, ptr):
-        owns[0] = segment_is_live(&pool.segment, offset, &place) and not is_movable(&place)
-    leave(pool)
+    owns[0] = is_live(pool, ptr, &place)
+    leave_all(pool)
     return STATUS_OK
+
+
+cdef inline bint is_live(const pool_t* pool, const void* ptr, place_t* place) noexcept nogil:
+    """Does a live block start there that is no movable one?"""
+    cdef size_t offset = pool_offset(pool, ptr)
+    return (offset < pool.segment.span and not is_leaving(pool, ptr)
+            and segment_is_live(&pool.segment, offset, place) and not is_movable(place))
 
 
 cdef int pool_size_of(pool_t* pool, const void* ptr, size_t* requested, size_t* used) noexcept nogil:
     """A live block is found while the seats go on; to say of another address what it is takes all locks."""
     cdef place_t place
-    cdef size_t offset = pool_offset(pool, ptr)
-    cdef bint found = False
+    cdef bint found
     cdef int status = enter_heaps(pool)
     if status != STATUS_OK:
         return status
-    if offset < pool.segment.span and not is_leaving(pool, ptr):
-        found = segment_is_live(&pool.segment, offset, &place) and not is_movable(&place)
+    found = is_live(pool, ptr, &place)
     leave_all(pool)
     if not found:
         status = enter(pool)
@@ -343,4 +346,3 @@ cdef void spare_all_events(pool_t* pool) noexcept nogil:
         for at in range(stream.marks):
             ask_keep_event(pool, stream.mark[at].event)
         stream.marks = 0
-

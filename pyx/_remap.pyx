@@ -245,7 +245,7 @@ cdef int remap_release(pool_t* pool) noexcept nogil:
     is given back; the first failure is the result.
     """
     cdef pages_t* pages = &pool.segment.pages
-    cdef uint32_t at = 0, gone = 0
+    cdef uint32_t at = 0
     cdef int previous = 0, fault = STATUS_OK, status
     status = status_cuda(device_enter_context(pool.driver, pool.device, &previous), UPSTREAM_SET_DEVICE)
     if status != STATUS_OK:
@@ -264,8 +264,10 @@ cdef int remap_release(pool_t* pool) noexcept nogil:
                 pages_suspended(pages, at)
             pages_taken(pages, at)
         at = pages_next(pages.placed, at + 1, pages.count, True)
-    status = release_spares(pool, pages.created, &gone)
-    fault = fault or status
+    while pages.spares != 0:
+        status = ask_count(pool, pool.driver.cuMemRelease(pages_spare(pages)), UPSTREAM_MEM_RELEASE)
+        fault = fault or status
+        pages_released(pages)
     if pages.placed_count == 0:
         status = ask_count(pool, pool.driver.cuMemAddressFree(<CUdeviceptr>pool.region, pool.range_bytes),
                            UPSTREAM_MEM_ADDRESS_FREE)

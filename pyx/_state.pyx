@@ -21,7 +21,7 @@ from cuda_pool._segment_check cimport segment_check
 from cuda_pool._slab cimport slabs_class, slabs_of
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 from cuda_pool._tally cimport tally_t
-from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_of, uses_remove, uses_settle
+from cuda_pool._uses cimport use_t, uses_check, uses_find, uses_forget, uses_of, uses_remove, uses_settle
 
 from libc.string cimport memset
 
@@ -123,7 +123,7 @@ cdef uint32_t batch_of_origin(pool_t* pool, const place_t* place) noexcept nogil
     if batch_within(place.batch, pool.order.stream[place.owner].done):
         return 0
     while not batch_within(place.batch, seen) and not swap_u32(freed, seen, place.batch):
-        seen = get_u32(freed)       # its owner freed a slot meanwhile, with its heap's lock alone
+        seen = get_u32(freed)       # something was freed on it meanwhile, at a seat
     return place.batch
 
 
@@ -287,6 +287,7 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil:
             held.batch = later_batch(batch, held.batch)
             if to != NOBODY:
                 owners_add(&held.owners, to)
+    uses_forget(&pool.uses, owner, to)
     segment_bequeath(&pool.segment, owner, BATCH_LAST, to, batch, LEGACY if to == NOBODY else to)
     if to != NOBODY:
         stream_freed(&pool.order, to, 0)

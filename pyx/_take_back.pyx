@@ -123,10 +123,11 @@ cdef int enter_for(pool_t* pool, const void* ptr) noexcept nogil:
 
     With the last block all caches are emptied, so that where nothing is live the segment is as it was at first.
     """
-    cdef size_t offset = pool_offset(pool, ptr)
     cdef int status = enter_lock(pool)
+    cdef size_t offset
     if status != STATUS_OK:
         return status
+    offset = pool_offset(pool, ptr)             # under the lock: without it regions may come and go meanwhile
     pool.heaps_held = 0
     if (offset >= pool.segment.span or not segment_is_upper(&pool.segment, offset)
             or segment_is_cached(&pool.segment, offset) or segment_is_last(&pool.segment, offset)):
@@ -235,7 +236,7 @@ cdef int try_free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept 
 
 
 cdef void count_unmarked(pool_t* pool, owner_t owner) noexcept nogil:
-    """Count what was freed on the stream with its heap's lock alone."""
+    """Count what was freed on the stream at seats."""
     pool.order.stream[owner].unmarked += pool.heaps[owner].unmarked
     pool.heaps[owner].unmarked = 0
 

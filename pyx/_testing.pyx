@@ -662,8 +662,8 @@ cdef class Uses:
     def remove(self, size_t offset):
         uses_remove(&self.uses, offset)
 
-    def forget(self, owner_t owner):
-        uses_forget(&self.uses, owner)
+    def forget(self, owner_t owner, owner_t to=NOBODY):
+        uses_forget(&self.uses, owner, to)
 
     def check(self):
         assert_valid(uses_check(&self.uses))

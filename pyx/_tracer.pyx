@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from cuda_pool._ledger cimport account_t, ledger_close, ledger_destroy, ledger_find, ledger_open
 from cuda_pool._lock cimport lock_acquire, lock_release
-from cuda_pool._relaxed cimport get_u64, set_u64
+from cuda_pool._relaxed cimport set_u64
 from cuda_pool._ring cimport (
     NOTE_ALLOC, NOTE_FREE, NOTE_OPEN, RING_NOTES, note_settle, note_state, note_t, put_u32, put_u64,
     ring_destroy, ring_give_credits, ring_init, ring_wait, see_i64, see_u32, see_u64, sem_post)
@@ -264,13 +264,15 @@ cdef void write_text(tracer_t* tracer) noexcept nogil:
 cdef void end_file(tracer_t* tracer, size_t done, int error) noexcept nogil:
     """End the file with the last row that is whole; those behind it, and all to come, are lost."""
     cdef size_t kept = done, at
+    cdef uint64_t lost = tracer.lost
     while kept != 0 and tracer.text[kept - 1] != b"\n":
         kept -= 1
     for at in range(kept, tracer.text_length):
-        tracer.lost += tracer.text[at] == b"\n"
+        lost += tracer.text[at] == b"\n"
     tracer.length += kept
-    tracer.lost -= tracer.length == 0           # the header
-    tracer.error = error
+    lost -= tracer.length == 0                  # the header
+    set_u64(&tracer.lost, lost)
+    put_u32(&tracer.error, error)
     ftruncate(tracer.file, <long>tracer.length)
 
 
@@ -278,4 +280,4 @@ cdef void lack_memory(tracer_t* tracer) noexcept nogil:
     """The host has none for the ledger: what comes now could not be told apart."""
     write_text(tracer)
     if tracer.error == 0:
-        tracer.error = ENOMEM
+        put_u32(&tracer.error, ENOMEM)

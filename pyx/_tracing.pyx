@@ -12,7 +12,7 @@ import tempfile
 import threading
 import weakref
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.string cimport strerror
 
 from cuda_pool._api cimport Pool
@@ -331,7 +331,7 @@ cdef class Tracing:
             return get_u64(&self.tracer.lost)
         if name == "waits":
             return get_u64(&self.tracer.waits)
-        return get_u64(&self.tracer.unknown) if name == "unknown" else self.tracer.error
+        return get_u64(&self.tracer.unknown) if name == "unknown" else see_u32(&self.tracer.error)
 
     cdef uint32_t stack_number(self) except? 0xFFFFFFFF:
         """The number of the calling thread's stack, from its innermost Python frame outwards."""

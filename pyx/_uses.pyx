@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from cuda_pool._owner cimport NOBODY, owners_discard
+from cuda_pool._owner cimport NOBODY, owners_add, owners_discard, owners_has
 from cuda_pool._relaxed cimport set_u32
 
 cdef enum:
@@ -51,10 +51,13 @@ cdef void uses_remove(uses_t* uses, size_t offset) noexcept nogil:
     set_u32(&uses.count, uses.count - 1)
 
 
-cdef void uses_forget(uses_t* uses, owner_t owner) noexcept nogil:
+cdef void uses_forget(uses_t* uses, owner_t owner, owner_t to) noexcept nogil:
     cdef uint32_t at
     for at in range(uses.places):
-        owners_discard(&uses.use[at].owners, owner)
+        if owners_has(&uses.use[at].owners, owner):
+            owners_discard(&uses.use[at].owners, owner)
+            if to != NOBODY:
+                owners_add(&uses.use[at].owners, to)
     uses_settle(uses, owner)
 
 

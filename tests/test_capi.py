@@ -180,10 +180,17 @@ def test_alignment(pool, alignment):
 
 
 @pytest.mark.parametrize("alignment", [0, 3, 257])
-def test_bad_alignment(pool, alignment):
-    ptr = c_void_p(1)
-    assert call("cuda_pool_alloc_aligned", pool, 100, alignment, None, byref(ptr)) == Status.BAD_ALIGNMENT
-    assert ptr.value is None
+def test_bad_alignment(make_device, alignment):
+    """Whether or not the thread has a block ready that would do."""
+    with cp.Pool("64MiB", device=make_device("128MiB")) as pool:
+        live = pool.alloc(100)
+        for nbytes in 100, 200_000:
+            for _ in range(3):
+                pool.free(pool.alloc(nbytes))
+            ptr = c_void_p(1)
+            assert call("cuda_pool_alloc_aligned", pool, nbytes, alignment, None, byref(ptr)) == Status.BAD_ALIGNMENT
+            assert ptr.value is None
+        pool.free(live)
 
 
 def test_out_of_memory(pool):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import cuda_pool as cp
-from cuda_pool import sim
+from cuda_pool import _testing, sim
 from cuda_pool.errors import CudaError
 
 from .models import REUSE, SIZES, CheckedPool
@@ -192,6 +192,46 @@ def test_release_on_a_stream(device, make_pool, nbytes, capacity, reuse):
     again = other.read(ptr, nbytes)
     device.synchronize()
     assert holds(found, 1) and holds(again, 3)
+
+
+@each_size
+@each_reuse
+def test_a_use_that_was_recorded_in_a_capture_ends_with_it(device, make_pool, nbytes, capacity, reuse):
+    """What is freed later waits for the stream of the last launch, and without one for nobody."""
+    pool, stream, other = make_pool(capacity, reuse=reuse), device.stream(), device.stream()
+    blocks = fill(pool, nbytes, other)
+    other.write(blocks[0], nbytes, 1)
+    device.synchronize()
+    with capturing(pool, stream) as captured:
+        pool.record_use(blocks[0], stream)
+        found = stream.read(blocks[0], nbytes, ticks=50)
+    captured.graph.launch(stream)
+    captured.kept.release(stream)
+    pool.free_async(blocks[0], other)
+    assert pool.alloc(nbytes, other) == blocks[0]
+    other.write(blocks[0], nbytes, 2)
+    device.synchronize()
+    assert holds(found, 1)
+    with capturing(pool, stream) as captured:
+        pool.record_use(blocks[1], stream)
+    captured.kept.release()
+    pool.free_async(blocks[1], other)
+    pool.forget_stream(other)
+    assert pool.stats().pending == 0
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_nothing_is_pending_once_a_capture_is_released(device, make_pool, launched):
+    """Batches can be numbered anew, so the device is waited for once."""
+    pool, stream = make_pool("8MiB"), device.stream()
+    with capturing(pool, stream) as captured:
+        pool.free_async(pool.alloc(MIB, stream), stream)
+    captured.kept.release(stream if launched else None)
+    _testing.skip_batches(pool, (1 << 30) + 5)
+    pool.hold_stream(device.stream())
+    before = device.calls["cudaDeviceSynchronize"]
+    pool.hold_stream(device.stream())
+    assert before == 1 and device.calls["cudaDeviceSynchronize"] == before
 
 
 @each_size

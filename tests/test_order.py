@@ -48,8 +48,9 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drop(self, data):
-        """A record without pending frees goes back: whoever gets it next has waited for nobody."""
-        idle = [owner for owner, stream in self.streams.items() if owner != LEGACY and not stream.pending]
+        """A record without pending frees, or a capture's, goes back: whoever gets it next has waited for nobody."""
+        idle = [owner for owner, stream in self.streams.items()
+                if owner != LEGACY and (not stream.pending or stream.kind == "capture")]
         if not idle:
             return
         owner = data.draw(st.sampled_from(idle))

@@ -55,6 +55,15 @@ class UsesMachine(RuleBasedStateMachine):
             use[0].discard(owner)
             use[1] = 0 if use[1] == owner else use[1]
 
+    @rule(owner=OWNERS, to=OWNERS)
+    def pass_on(self, owner, to):
+        self.uses.forget(owner, to)
+        for use in self.model.values():
+            if owner in use[0]:
+                use[0].discard(owner)
+                use[0].add(to)
+            use[1] = 0 if use[1] == owner else use[1]
+
     @rule(offset=OFFSETS)
     def find(self, offset):
         assert self.uses.find(offset) == (tuple(self.model[offset]) if offset in self.model else None)

@@ -351,6 +351,16 @@ def test_case_40_trim_fails(make_device, call):
             assert pool.stats().reserved == device.allocated == 16 * MIB
 
 
+@pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemRelease"])
+def test_close_gives_back_what_it_can(make_device, call):
+    device = make_device("32MiB")
+    pool = cp.Pool("8MiB", device=device, backing="virtual")
+    device.fail(call, after=1)
+    with pytest.raises(cp.CudaError, match=call):
+        pool.close()
+    assert pool.closed and device.allocated == 2 * MIB
+
+
 @pytest.mark.parametrize("call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
 def test_case_40_growth_fails(make_device, call):
     for after in range(3):
