@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import cuda_pool as cp
 from cuda_pool import _testing, sim
 
-from .models import GROWING, REUSE, ROUTES, BlocksModel, CheckedPool, comparable, effort, log_uniform
+from .models import (
+    GROWING, PLACES, REUSE, ROUTES, BlocksModel, CheckedPool, at_place, comparable, effort, log_uniform)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 STEP = 2 * MIB
@@ -560,10 +561,10 @@ class GrowingMachine(RuleBasedStateMachine):
             possible = min(self.limit, 9 << 20) // 256 * 256
             assert self.model.live or self.had_faults or alignment > 256 or nbytes > possible
 
-    @precondition(lambda self: self.model.live)
-    @rule(data=st.data(), how=st.sampled_from(["free", "free_async", "free_async", "elsewhere"]))
-    def free(self, data, how):
-        self.remove(data.draw(st.sampled_from(sorted(self.model.live))), how)
+    @rule(place=PLACES, how=st.sampled_from(["free", "free_async", "free_async", "elsewhere"]))
+    def free(self, place, how):
+        if self.model.live:
+            self.remove(at_place(self.model.live, place), how)
 
     def remove(self, ptr, how="free"):
         _, nbytes = self.model.remove(ptr)

@@ -10,13 +10,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import cuda_pool as cp
 from cuda_pool import _testing
 from cuda_pool.settings import CAPACITY_MAX, MID_MAX, MIN_BLOCK, SLAB_MAX, resolve
 
-from .models import POOLS, VIRTUAL_POOLS, BlocksModel, comparable, effort, log_uniform
+from .models import PLACES, POOLS, VIRTUAL_POOLS, BlocksModel, at_place, comparable, effort, log_uniform
 
 MIB = 1 << 20
 STREAMS = st.sampled_from([0, 0, 0, 1, 2])      # the legacy and the per-thread default stream exist everywhere
@@ -102,10 +102,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.values[address] = value = (address // 256 + self.counts["alloc_count"]) % 251
         self.device.memset(address, value, nbytes)
 
-    @precondition(lambda self: self.model.live)
-    @rule(data=st.data(), stream=STREAMS, how=st.sampled_from(["free", "free_async", "buffer"]))
-    def free(self, data, stream, how):
-        self.remove(data.draw(st.sampled_from(sorted(self.model.live))), stream, how)
+    @rule(place=PLACES, stream=STREAMS, how=st.sampled_from(["free", "free_async", "buffer"]))
+    def free(self, place, stream, how):
+        if self.model.live:
+            self.remove(at_place(self.model.live, place), stream, how)
 
     def remove(self, address, stream=0, how="free"):
         used, nbytes = self.model.remove(address)
@@ -124,10 +124,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.counts["free_count"] += 1
         assert before - self.pool.stats().used == used
 
-    @rule(data=st.data(), delta=st.integers(-5000, 10_000_000))
-    def invalid_free(self, data, delta):
-        known = sorted({*self.model.live, *self.model.freed}) or [0x1000]
-        address = data.draw(st.sampled_from(known)) + delta
+    @rule(place=PLACES, delta=st.integers(-5000, 10_000_000))
+    def invalid_free(self, place, delta):
+        address = at_place([*self.model.live, *self.model.freed] or [0x1000], place) + delta
         if address <= 0 or address in self.model.live:
             return
         before = self.pool.stats()
@@ -138,10 +137,11 @@ class PoolMachine(RuleBasedStateMachine):
         assert not self.pool.owns(address)
         assert comparable(self.pool.stats()) == comparable(before)
 
-    @precondition(lambda self: self.model.freed - set(self.model.live))
-    @rule(data=st.data())
-    def double_free(self, data):
-        address = data.draw(st.sampled_from(sorted(self.model.freed)))
+    @rule(place=PLACES)
+    def double_free(self, place):
+        address = at_place(self.model.freed, place)
+        if address is None:
+            return
         text = "already freed" if self.model.inside(address) is None else "inside"
         with pytest.raises(cp.InvalidPointerError, match=text):
             self.pool.free(address)

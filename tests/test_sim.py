@@ -670,7 +670,7 @@ class SimulatorModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data):
         which = data.draw(st.sampled_from([i for i in range(2) if self.model[i]]))
-        ptr = data.draw(st.sampled_from(sorted(self.model[which])))
+        ptr = data.draw(st.sampled_from(list(self.model[which])))
         nbytes, fill = self.model[which].pop(ptr)
         assert self.devices[which].read(ptr, nbytes) == bytes([fill]) * nbytes
         self.devices[which].free(ptr)
@@ -680,7 +680,7 @@ class SimulatorModel(RuleBasedStateMachine):
     def release_wrongly(self, data, offset):
         which = data.draw(st.sampled_from([i for i in range(2) if self.model[i]]))
         on = data.draw(st.integers(0, 1))
-        wrong = data.draw(st.sampled_from(sorted(self.model[which]))) + offset
+        wrong = data.draw(st.sampled_from(list(self.model[which]))) + offset
         if wrong in self.model[on]:
             return
         with pytest.raises(CudaError, match="cudaErrorInvalidValue"):

@@ -998,7 +998,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(data=st.data())
     def release(self, data):
-        handle = data.draw(st.sampled_from(sorted(self.handles)))
+        handle = data.draw(st.sampled_from(list(self.handles)))
         assert self.space.raw.cuMemRelease(handle) == SUCCESS
         del self.handles[handle]
         self.forget_unused()
@@ -1006,7 +1006,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.handles and self.ranges)
     @rule(data=st.data(), page=st.integers(0, 7), pages=st.integers(1, 4))
     def map(self, data, page, pages):
-        handle = data.draw(st.sampled_from(sorted(self.handles)))
+        handle = data.draw(st.sampled_from(list(self.handles)))
         base = data.draw(st.sampled_from(self.ranges))
         name, address = self.handles[handle], base + page * SIZE
         good = page + pages <= self.pages and pages <= self.sizes[name] and not any(
@@ -1019,7 +1019,7 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data(), page=st.integers(0, 7), pages=st.integers(1, 8),
           access=st.sampled_from([NONE, READ, READ_WRITE, READ_WRITE]))
     def set_access(self, data, page, pages, access):
-        address = data.draw(st.sampled_from([base + page * SIZE for base in self.ranges] + sorted(self.maps)))
+        address = data.draw(st.sampled_from([base + page * SIZE for base in self.ranges] + list(self.maps)))
         found = self.covered(address, address + pages * SIZE)
         status = self.space.raw.set_access(address, pages * SIZE, access)
         assert status == (SUCCESS if found else INVALID_VALUE)
@@ -1029,7 +1029,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.maps)
     @rule(data=st.data(), pages=st.integers(1, 8))
     def unmap(self, data, pages):
-        address = data.draw(st.sampled_from(sorted(self.maps)))
+        address = data.draw(st.sampled_from(list(self.maps)))
         found = self.covered(address, address + pages * SIZE)
         assert self.space.raw.cuMemUnmap(address, pages * SIZE) == (SUCCESS if found else INVALID_VALUE)
         for at in found or ():
@@ -1039,7 +1039,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.maps)
     @rule(data=st.data(), value=st.integers(1, 255))
     def write(self, data, value):
-        address = data.draw(st.sampled_from(sorted(self.maps)))
+        address = data.draw(st.sampled_from(list(self.maps)))
         name, pages, access = self.maps[address]
         if access == READ_WRITE:
             self.device.memset(address, value, pages * SIZE)
