@@ -62,6 +62,11 @@ def format_size(nbytes):
     return f"{nbytes / 1024**power:.2f} {'KMGTP'[power - 1]}iB"
 
 
+def counted(count, noun):
+    """Return a count and a noun that agree, such as ``"1 block"`` or ``"1,000 blocks"``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def is_index(value):
     """Return whether `value` is an integer of any type, a truth value not being one.
 

@@ -694,9 +694,12 @@ def test_settings_of_too_many_digits(short, capsys, digits):
 def test_a_map_of_nothing_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("event,id,size,stream\nalloc,0,5000,0\nfree,0,5000,0\n")
-    assert main(["map", "--trace", "t.csv", "--out", "t.svg"]) == 0
+    assert main(["map", "--trace", "t.csv", "--at", "end", "--out", "t.svg"]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing is live after 2 events: --at EVENT" in shown and "a request of 0 B" not in shown
+    assert "Nothing is live after 2 events: --at peak" in shown and "a request of 0 B" not in shown
     assert main(["map", "--trace", "t.csv", "--at", "1", "--out", "t.svg"]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing is live" not in shown and "a request of 4.88 KiB" in shown
+    assert "Nothing is live" not in shown and "a request of 4.88 KiB" in shown and "after 1 event\n" in shown
+    Path("t.csv").write_text("event,id,size,stream\nalloc,0,0,0\nfree,0,0,0\n")
+    assert main(["map", "--trace", "t.csv", "--out", "t.svg"]) == 0
+    assert "Nothing is live at any moment of the trace." in capsys.readouterr().out

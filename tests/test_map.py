@@ -356,13 +356,38 @@ def test_the_command_draws_a_moment_of_a_trace(tmp_path, capsys):
     trace().write(tmp_path / "trace.csv")
     assert run("--trace", tmp_path / "trace.csv", "--at", 7, "--out", tmp_path / "a.svg", "--json", "-") == 0
     values = json.loads(capsys.readouterr().out)
-    assert values["at"] == 7 and values["live"] == 34 * MIB and values["failed_row"] is None
+    assert (values["at"], values["moment"]) == (7, "event") and values["live"] == 34 * MIB and values["failed_row"] is None
     assert "trace.csv after 7 events, row 8" in (tmp_path / "a.svg").read_text()
+
+
+def test_the_command_draws_the_peak_of_a_trace_unless_told_otherwise(tmp_path, capsys):
+    trace().write(tmp_path / "trace.csv")
+    drawn = {}
+    for at in None, "peak", "end":
+        arguments = ["--trace", tmp_path / "trace.csv", "--out", tmp_path / "a.svg", *(["--at", at] if at else [])]
+        assert run(*arguments, "--json", "-") == 0
+        drawn[at] = json.loads(capsys.readouterr().out)
+        assert ("at the peak of live bytes" in (tmp_path / "a.svg").read_text()) == (at != "end")
+    assert drawn[None] == drawn["peak"] and drawn["peak"]["moment"] == "peak"
+    assert drawn["peak"]["live"] == trace().peak_live and 0 < drawn["peak"]["at"] < trace().events
+    assert drawn["end"]["moment"] == "end" and drawn["end"]["at"] == trace().events
+    assert run(*arguments[:-2]) == 0
+    assert f"after {drawn['peak']['at']} events, the peak of live bytes" in capsys.readouterr().out
+
+
+def test_a_failure_after_the_peak_is_what_is_drawn(tmp_path, capsys):
+    """All of the trace is played, not only what comes before the peak."""
+    mibs = [(number, MIB) for number in range(8)]
+    events = [("alloc", *block, 0) for block in mibs] + [("free", *block, 0) for block in mibs[::2]] + [
+        ("alloc", 8, 2 * MIB, 0)]
+    cp.trace.Trace.from_events(events).write(tmp_path / "trace.csv")
+    assert run("--trace", tmp_path / "trace.csv", "--capacity", "8MiB", "--out", tmp_path / "a.svg") == 1
+    assert "after 12 events, where it failed" in capsys.readouterr().out
 
 
 def test_the_command_draws_the_device_that_is_asked_for(tmp_path, capsys):
     (tmp_path / "a.pickle").write_bytes(pickled(SHAPES["two_devices"]()))
-    for device, live in (1, MIB), (2, 0):
+    for device, live in (1, MIB), (2, 2 * MIB):
         arguments = "--trace", tmp_path / "a.pickle", "--trace-device", device, "--out", tmp_path / "a.svg"
         assert run(*arguments, "--json", "-") == 0
         assert json.loads(capsys.readouterr().out)["live"] == live
@@ -387,7 +412,7 @@ def test_replay_writes_a_page(tmp_path, capsys):
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected one of the two"), (["s.json", "--trace", "t.csv"], "expected one of the two"),
     (["s.json", "--at", "3"], "expected --trace"), (["--trace", "t.csv", "--at=-1"], "is no moment"),
-    (["--trace", "t.csv", "--at", "x"], "is no moment"), (["s.json", "--out", "x.png"], ".svg or .html"),
+    (["--trace", "t.csv", "--at", "x"], "expected peak, end, or a number"), (["s.json", "--out", "x.png"], ".svg or .html"),
     (["s.json", "--out", "no/x.svg"], "No such file"), (["missing.json"], "missing.json"),
     (["--trace", "t.csv", "--at", "9999"], "has 61 events"),
     (["t.csv"], "no JSON: Expecting value; a trace is drawn with --trace TRACE"),

@@ -124,9 +124,12 @@ def test_compare(values_of, path):
 
 @EACH_FILE
 def test_map(values_of, tmp_path, path):
-    values, expected = values_of("map", "--trace", path, "--out", tmp_path / "map.svg"), told(path)
+    values = values_of("map", "--trace", path, "--at", "end", "--out", tmp_path / "map.svg")
+    expected = told(path)
     assert (values["at"], values["live"], values["blocks"]) == (expected.events, expected.left, expected.blocks)
     assert values["live"] <= values["used"] <= values["reserved"] and values["failed_row"] is None
+    peak = values_of("map", "--trace", path, "--out", tmp_path / "map.svg")
+    assert (peak["moment"], peak["live"], peak["failed_row"]) == ("peak", expected.peak, None)
 
 
 @EACH_FILE

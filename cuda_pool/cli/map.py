@@ -7,9 +7,12 @@ from .._source import is_json
 from ..errors import SnapshotError
 from ..map import Recording, figures_of, picture_of_snapshot, write_map
 from ..replay import replay
-from ..sizes import format_size
+from ..sizes import counted, format_size
 from ..snapshot import Snapshot
 from . import output
+
+PEAK, END = "peak", "end"
+MOMENTS = {PEAK: ", the peak of live bytes", END: ", the end of the trace", "event": "", "failure": ", where it failed"}
 
 
 def add_to(commands):
@@ -17,11 +20,13 @@ def add_to(commands):
     parser = commands.add_parser(
         "map", help="draw a pool's memory",
         description="Draw a pool's memory, as SVG or as an HTML page that needs nothing else: from a snapshot that "
-                    "Pool.snapshot().save() wrote, or at an event of a trace, which is replayed up to there.")
+                    "Pool.snapshot().save() wrote, or at a moment of a trace, which is replayed up to there.")
     parser.add_argument("snapshot", metavar="SNAPSHOT", nargs="?", help="JSON, plain or gzip")
     parser.add_argument("--trace", metavar="TRACE", help=output.TRACE_HELP)
     output.add_trace_device(parser)
-    parser.add_argument("--at", metavar="EVENT", type=_moment, help="play so many events of the trace (default: all)")
+    parser.add_argument("--at", metavar="MOMENT", type=_moment,
+                        help="peak: when most bytes of the trace are live (default); end; or a number of events. Where an "
+                             "allocation fails before that, the map shows the failure")
     parser.add_argument("--out", metavar="FILE", type=output.map_target,
                         help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name "
                              "of what it shows)")
@@ -49,6 +54,7 @@ def run(arguments):
     with output.progress("draw"):
         write_map(out, picture, arguments.by)
     values = {"snapshot": arguments.snapshot, "trace": arguments.trace, "map": out, "at": picture.now,
+              "moment": _moment_name(arguments, picture),
               "backing": picture.backing, "capacity": picture.capacity, "segments": len(picture.strips),
               **figures_of(picture), "largest_request": picture.largest,
               "failed_row": picture.failure and picture.failure["row"]}
@@ -73,14 +79,35 @@ def _of_snapshot(arguments):
 
 def _of_trace(arguments):
     trace = output.read_trace(arguments.trace, arguments.trace_device)
-    recording = Recording(arguments.at)
+    recording = _recorded(trace, arguments, arguments.at if isinstance(arguments.at, int) else None)
+    if _wants_peak(arguments) and not recording.failure:
+        recording = _recorded(trace, arguments, recording.peak())       # known now that all of it went through
+    row = f", row {int(trace.row[recording.moment - 1])}" if recording.moment else ""
+    at_peak = ", at the peak of live bytes" if _wants_peak(arguments) and not recording.failure else ""
+    title = f"{os.path.basename(arguments.trace)} after {counted(recording.moment, 'event')}{row}{at_peak}"
+    return picture_of_snapshot(recording.snapshot, title, failure=recording.failure, now=recording.moment)
+
+
+def _recorded(trace, arguments, until):
+    recording = Recording(until)
     with output.progress("map") as report:
         replay(trace, capacity=arguments.capacity, backing=arguments.backing, growth=arguments.growth,
                reuse=arguments.reuse, lag=arguments.lag, seed=arguments.seed, recording=recording, progress=report,
                **output.settings_of(arguments))
-    row = f", row {int(trace.row[recording.moment - 1])}" if recording.moment else ""
-    title = f"{os.path.basename(arguments.trace)} after {recording.moment:,} events{row}"
-    return picture_of_snapshot(recording.snapshot, title, failure=recording.failure, now=recording.moment)
+    return recording
+
+
+def _wants_peak(arguments):
+    return arguments.at in (None, PEAK)
+
+
+def _moment_name(arguments, picture):
+    """Return which moment of a trace is shown, and None for a snapshot."""
+    if arguments.trace is None:
+        return None
+    if picture.failure:
+        return "failure"
+    return PEAK if _wants_peak(arguments) else END if arguments.at == END else "event"
 
 
 def _summary(values):
@@ -89,7 +116,7 @@ def _summary(values):
                              + (f"FAILED at row {values['failed_row']}" if failed else "drawn"))
     if values["trace"]:
         summary.add("device", "simulated (no GPU involved)")
-        summary.add("events", values["at"])
+        summary.add("moment", f"after {counted(values['at'], 'event')}{MOMENTS[values['moment']]}")
     summary.add("map", f"written to {values['map']}")
     summary.add("segments", values["segments"])
     summary.add("blocks", values["blocks"])
@@ -99,12 +126,15 @@ def _summary(values):
         summary.remarks.append(f"fragmented: free bytes that a request of {format_size(values['largest_request'])}, "
                                "the largest one, cannot use.")
     if values["trace"] and not (values["blocks"] or failed):
-        summary.remarks.append(f"Nothing is live after {values['at']} events: --at EVENT draws another moment, and "
-                               "`cuda-pool replay TRACE --map FILE` all of them.")
+        summary.remarks.append("Nothing is live at any moment of the trace." if values["moment"] == PEAK else
+                               f"Nothing is live after {counted(values['at'], 'event')}: --at peak draws the moment with "
+                               "most live bytes, and `cuda-pool replay TRACE --map FILE` all moments.")
     return summary
 
 
 def _moment(text):
+    if text in (PEAK, END):
+        return text
     if text.isascii() and text.isdecimal():
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no moment: expected a number of events from 0 on")
+    raise argparse.ArgumentTypeError(f"{text!r} is no moment: expected peak, end, or a number of events from 0 on")

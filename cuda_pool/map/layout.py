@@ -128,7 +128,7 @@ def picture_of_recording(recording, title):
         address=recording.address[order], size=recording.used[order], requested=trace.block_size[order],
         state=np.zeros(len(order)), tier=recording.tier[order] - 1, stream=np.minimum(home[order], NO_STREAM - 1),
         born=recording.born[order], died=recording.died[order], ident=ids_of_blocks(trace)[order])
-    moment = recording.moment if recording.failure else int(peak_moment(blocks, recording.moment))
+    moment = recording.moment if recording.failure else recording.peak()
     return Picture(
         title=title, lead=lead_of(snapshot), strips=strips_of(recording, blocks, snapshot.page), blocks=blocks,
         streams=[f"stream {number}" for number in numbers], is_whole=False, born_known=True,
@@ -149,15 +149,6 @@ def ids_of_blocks(trace):
 
 def columns(**values):
     return {name: np.asarray(values[name]).astype(dtype) for name, dtype in COLUMNS.items()}
-
-
-def peak_moment(blocks, events):
-    """Return the first moment with the most live bytes."""
-    change = np.zeros(events + 2, np.int64)
-    requested = blocks["requested"].astype(np.int64)
-    np.add.at(change, np.minimum(blocks["born"], events + 1), requested)
-    np.subtract.at(change, np.minimum(blocks["died"], events + 1), requested)
-    return np.argmax(np.cumsum(change)[:events + 1])
 
 
 def lead_of(snapshot):

@@ -5,7 +5,7 @@ import operator
 import numpy as np
 
 from .._record import NEVER, Recorder
-from ..sizes import is_index, shown
+from ..sizes import counted, is_index, shown
 from ..snapshot import Snapshot, Stream
 
 __all__ = ["Recording"]
@@ -52,7 +52,7 @@ class Recording:
     def end_of(self, trace):
         """Return how many events of a trace are to be played."""
         if self.until is not None and self.until > len(trace):
-            raise ValueError(f"the trace has {len(trace)} events: expected a moment from 0 to that, got {self.until}")
+            raise ValueError(f"the trace has {counted(len(trace), 'event')}: expected a moment from 0 to that, got {self.until}")
         return len(trace) if self.until is None else self.until
 
     def watch(self, loop):
@@ -71,6 +71,15 @@ class Recording:
             self.failure = {"row": loop.failed_row, "requested": loop.failed_size, "free": stats.free,
                             "largest_free": stats.largest_free}
         self.snapshot = self.named(pool.snapshot())
+
+    def peak(self):
+        """Return the first moment with the most live bytes."""
+        placed = np.flatnonzero(self.used)
+        requested, after = self.trace.block_size[placed].astype(np.int64), self.moment + 1
+        change = np.zeros(after + 1, np.int64)
+        np.add.at(change, np.minimum(self.born[placed], after), requested)
+        np.subtract.at(change, np.minimum(self.died[placed], after), requested)
+        return int(np.argmax(np.cumsum(change)[:after]))
 
     def streams_of_blocks(self):
         """Return the streams of the trace, ascending, and for each block the index of the one that it was made for.
