@@ -4,6 +4,9 @@ from threading import local
 
 import nvtx
 
+from ._api import Pool
+from .sizes import shown
+
 __all__ = ["NvtxRanges"]
 
 DOMAIN = "cuda_pool"
@@ -23,9 +26,16 @@ class NvtxRanges:
         What is marked.
     name : str, default "pool"
         How it is called in the messages.
+
+    Raises
+    ------
+    TypeError
+        `pool` is no pool.
     """
 
     def __init__(self, pool, name="pool"):
+        if not isinstance(pool, Pool):
+            raise TypeError(f"pool is a cuda_pool.Pool, got {shown(pool)}")
         self.pool = pool
         self.name = name
         self._open = local()

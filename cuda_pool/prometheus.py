@@ -1,8 +1,12 @@
 """Statistics of pools as metrics for Prometheus; needs ``pip install 'cuda_pool[prometheus]'``."""
 
+from collections.abc import Mapping
 from weakref import ref
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from ._api import Pool
+from .sizes import shown
 
 __all__ = ["PoolCollector"]
 
@@ -41,10 +45,17 @@ class PoolCollector:
     ----------
     pools : dict of str to cuda_pool.Pool
         By the value that the label ``pool`` is to have.
+
+    Raises
+    ------
+    TypeError
+        `pools` is no such dict.
     """
 
     def __init__(self, pools):
-        self.pools = {name: ref(pool) for name, pool in dict(pools).items()}
+        if not isinstance(pools, Mapping) or not all(isinstance(pool, Pool) for pool in pools.values()):
+            raise TypeError(f"pools is a dict from names to pools (cuda_pool.Pool); got {shown(pools)}")
+        self.pools = {name: ref(pool) for name, pool in pools.items()}
 
     def describe(self):
         """Return the metrics without values, so that the registry knows the names before there is a pool."""

@@ -49,6 +49,13 @@ def test_ranges(pool, calls):
     assert len(calls) == 10
 
 
+@pytest.mark.parametrize("pool", [5, None, "pool"])
+def test_what_is_no_pool(pool):
+    from cuda_pool.nvtx_ranges import NvtxRanges
+    with pytest.raises(TypeError, match="pool is a cuda_pool.Pool, got "):
+        NvtxRanges(pool)
+
+
 def test_closed_twice(pool):
     from cuda_pool.nvtx_ranges import NvtxRanges
     ranges = NvtxRanges(pool)

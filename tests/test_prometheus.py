@@ -37,6 +37,13 @@ def test_values(registry):
     pool.free(kept)
 
 
+@pytest.mark.parametrize("pools", [5, {"a": 5}, [("a", None)], None])
+def test_what_is_no_dict_of_pools(pools):
+    from cuda_pool.prometheus import PoolCollector
+    with pytest.raises(TypeError, match="pools is a dict from names to pools"):
+        PoolCollector(pools)
+
+
 def test_text(registry):
     text = client.generate_latest(registry[0]).decode()
     assert 'cuda_pool_used_bytes{pool="a"} 0.0' in text
