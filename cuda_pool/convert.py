@@ -9,7 +9,7 @@ import gzip
 from ._atomic import open_atomically
 from ._trace_rmm import HEADER as RMM_HEADER
 from .peers import BestFit, play, standing_blocks
-from .sizes import shown
+from .sizes import counted, shown
 from .torch_format import INACTIVE, Block, Entry, Segment, write_snapshot
 
 __all__ = ["FORMATS", "convert", "format_of"]
@@ -88,11 +88,11 @@ def _write_rmm(trace, path, progress):
             _write_rows(trace, file, early, progress)
     notes = []
     if len(trace.live):
-        notes.append(f"{len(trace.live)} blocks that were live before the first event are written as allocations: a "
-                     "log begins with nothing live")
+        notes.append(f"written as allocations: {counted(len(trace.live), 'block')} live before the first event; a log "
+                     "begins with nothing live")
     if early:
-        notes.append(f"{len(early)} frees before the allocation of the same id are written without their size, of a "
-                     "block of their own")
+        notes.append(f"written without a size, of a block of its own: {counted(len(early), 'free')} before the allocation "
+                     "of the same id")
     return notes
 
 
@@ -198,9 +198,9 @@ def _torch_notes(trace):
     notes = []
     orphans = int(trace.is_orphan.sum())
     if orphans:
-        notes.append(f"{orphans} frees of blocks that are not live are left out: a snapshot has none")
+        notes.append(f"left out: {counted(orphans, 'free')} of blocks that are not live; a snapshot has none")
     ends = trace.is_free & ~trace.is_orphan
     others = int((trace.size[ends] != trace.block_size[trace.block[ends]]).sum())
     if others:
-        notes.append(f"{others} frees are written with the size of the allocation, which is not what they say")
+        notes.append(f"written with the size of the allocation: {counted(others, 'free')} that gave another or none")
     return notes

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .sizes import format_size
+from .sizes import counted, format_size
 
 __all__ = ["Frame", "LeakGroup", "Leaks", "LiveBlock"]
 
@@ -64,7 +64,7 @@ class LeakGroup:
     nbytes: int
 
     def __str__(self):
-        lines = [f"{format_size(self.nbytes)} in {_counted(len(self.blocks))}"]
+        lines = [f"{format_size(self.nbytes)} in {counted(len(self.blocks), 'block')}"]
         lines += [f'    File "{frame.file}", line {frame.line}, in {frame.function}' for frame in self.stack]
         lines += [f"    {_described(block)}" for block in self.blocks[:SHOWN]]
         if len(self.blocks) > SHOWN:
@@ -98,7 +98,7 @@ class Leaks:
     def __str__(self):
         if not self.groups:
             return "no live block"
-        return "\n".join([f"{_counted(len(self), 'live ')}, {format_size(self.nbytes)}", *map(str, self.groups)])
+        return "\n".join([f"{counted(len(self), 'live block')}, {format_size(self.nbytes)}", *map(str, self.groups)])
 
 
 def grouped(blocks):
@@ -112,11 +112,7 @@ def grouped(blocks):
     return Leaks(tuple(groups), sum(group.nbytes for group in groups))
 
 
-def _counted(count, kind=""):
-    return f"{count} {kind}block" + "s" * (count != 1)
-
-
 def _described(block):
-    stream = "" if block.stream is None else f", stream {block.stream}"
-    age = "" if block.age is None else f", {block.age} events old"
+    stream = "" if block.stream is None else f", stream {block.stream:#x}"
+    age = "" if block.age is None else f", {counted(block.age, 'event')} old"
     return f"0x{block.address:x}: {format_size(block.nbytes)}{stream}{age}"

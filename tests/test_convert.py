@@ -97,12 +97,12 @@ def test_odd_trace(tmp_path):
     trace = read_trace(path)
     assert convert(trace, tmp_path / "b.csv") == [] and (tmp_path / "b.csv").read_bytes() == ODD
     [orphans] = convert(trace, tmp_path / "c.pickle")
-    assert orphans == "2 frees of blocks that are not live are left out: a snapshot has none"
+    assert orphans == "left out: 2 frees of blocks that are not live; a snapshot has none"
     again = read_trace(tmp_path / "c.pickle")
     assert (again.peak_live, again.preexisting, again.orphan_frees) == (trace.peak_live, 3, 1)
     assert sorted(again.live["stream"].tolist()) == [0, 3]
     [live] = convert(trace, tmp_path / "d.log")
-    assert live.startswith("2 blocks that were live before")
+    assert live.startswith("written as allocations: 2 blocks live before")
     again = read_trace(tmp_path / "d.log")
     assert (again.peak_live, again.preexisting, again.orphan_frees) == (trace.peak_live, 1, trace.orphan_frees)
 
@@ -110,7 +110,7 @@ def test_odd_trace(tmp_path):
 def test_frees_that_no_log_can_hold(tmp_path):
     trace = Trace.from_events([("free", 1, 5, 0), ("alloc", 1, 5, 0), ("free", 1, 5, 0)])
     [early] = convert(trace, tmp_path / "a.log")
-    assert "1 frees before the allocation" in early
+    assert "1 free before the allocation" in early
     again = read_trace(tmp_path / "a.log")
     assert (again.peak_live, again.preexisting, again.orphan_frees) == (5, 0, 1)
 
@@ -119,7 +119,7 @@ def test_sizes_of_frees(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(HEADER + b"alloc,1,5,0\nfree,1,,0\n")
     [sizes] = convert(read_trace(path), tmp_path / "b.pickle")
-    assert "1 frees are written with the size" in sizes
+    assert sizes == "written with the size of the allocation: 1 free that gave another or none"
     assert convert(read_trace(path), tmp_path / "b.log") == []
 
 
@@ -176,7 +176,7 @@ def test_a_trace_goes_to_stdout_and_nothing_else(tmp_path, out):
     assert (done.returncode, done.stdout, done.stderr) == (0, ODD, b"")
     assert json.loads((tmp_path / "a.json").read_text())["events"] == 8
     done = shell(f"cuda-pool convert a.csv {out} --to torch > a.pickle", tmp_path)
-    assert done.returncode == 0 and done.stderr.startswith(b"cuda-pool: 2 frees of blocks that are not live")
+    assert done.returncode == 0 and done.stderr.startswith(b"cuda-pool: left out: 2 frees of blocks that are not live")
     assert read_snapshot(tmp_path / "a.pickle").entries
     done = shell(f"cuda-pool convert a.csv {out} --to csv | cuda-pool convert /dev/stdin - --to rmm", tmp_path)
     assert done.returncode == 0 and done.stdout.startswith(b"Thread,Time,Action")

@@ -81,10 +81,11 @@ def test_bare_list_of_segments(read):
 def test_two_devices(read):
     trace = read(pickled(two_devices()))
     assert (trace.gpu, trace.events, trace.peak_live) == (2, 2, 2 * MIB)
-    assert trace.notes == ("device 2 of the snapshot; there are also device 1 (3 entries)",)
+    assert trace.notes == ("device 2 of the snapshot, which also holds device 1 (3 entries): --trace-device, or device= of read_trace, "
+                           "chooses another",)
     other = read(pickled(two_devices()), device=1)
     assert (other.gpu, other.events, other.peak_live) == (1, 1, MIB)
-    assert any("1 allocations that failed" in note for note in other.notes)
+    assert any("left out: 1 allocation that failed" in note for note in other.notes)
     with pytest.raises(ValueError, match="nothing of device 0 .* expected 1, 2"):
         read(pickled(two_devices()), device=0)
     with pytest.raises(ValueError, match="only snapshots"):
@@ -107,7 +108,7 @@ def test_missing_free_and_second_free(read):
     trace = read(pickled(snapshot))
     assert rows_of(trace) == [("alloc", 1, 100, 0), ("free", 1, 100, 3), ("alloc", 2, 200, 3), ("free", 2, 200, 0),
                               ("free", 2, 200, 0)]
-    assert trace.orphan_frees == 1 and any("1 frees are missing" in note for note in trace.notes)
+    assert trace.orphan_frees == 1 and any("missing: 1 free;" in note for note in trace.notes)
 
 
 def test_segments_of_a_snapshot(tmp_path):
@@ -267,14 +268,14 @@ def test_rmm_log(read):
                                   ("alloc", 2, 77, 0), ("free", 3, 512, 7)]
         assert trace.row.tolist() == [2, 3, 5, 6, 7]
         assert (trace.format, trace.preexisting, trace.orphan_frees, trace.peak_live) == ("rmm", 1, 1, 1536)
-        assert trace.notes == ("1 allocations that failed when the log was written are left out",)
+        assert trace.notes == ("left out: 1 allocation that failed when the log was written",)
 
 
 def test_rmm_log_without_a_free(read):
     trace = read(RMM_HEADER + b"1,1,allocate,0x10,5,0\n1,2,allocate,0x10,6,0\n1,3,free,0x10,6,0\n1,4,free,0x10,6,0\n")
     assert rows_of(trace) == [("alloc", 0, 5, 0), ("free", 0, 5, 0), ("alloc", 1, 6, 0), ("free", 1, 6, 0),
                               ("free", 1, 6, 0)]
-    assert trace.orphan_frees == 1 and trace.preexisting == 0 and "1 frees are missing" in trace.notes[0]
+    assert trace.orphan_frees == 1 and trace.preexisting == 0 and "missing: 1 free;" in trace.notes[0]
 
 
 def test_rmm_log_of_empty_blocks(read):

@@ -4,6 +4,7 @@ import argparse
 import os
 
 from .. import _bench, _bench_count, _bench_table
+from ..sizes import counted
 from . import output
 
 DRAWN = (*_bench.WORKLOADS, *_bench_table.THREADS)
@@ -123,7 +124,7 @@ def _live_ratio(rows):
 
 
 def _summary(values):
-    summary = output.Summary(f"nanoseconds per pair, median of {values['rounds']} rounds, on the simulated device "
+    summary = output.Summary(f"nanoseconds per pair, median of {counted(values['rounds'], 'round')}, on the simulated device "
                              "(no GPU involved)")
     summary.add("", HEADER)
     for row in values["rows"]:

@@ -3,6 +3,7 @@
 import os
 
 from ..compare import compare
+from ..sizes import counted
 from . import output
 
 
@@ -35,7 +36,7 @@ def run(arguments):
 
 
 def _summary(lag, about, found):
-    behind = f", the device {lag} events behind the host" if lag else ""
+    behind = f", the device {counted(lag, 'event')} behind the host" if lag else ""
     summary = output.Summary(f"Peak reserved over peak live, and peak reserved; simulated (no GPU involved){behind}")
     for trace, rows in zip(about, found):
         for key in ("trace", "events", "streams"):

@@ -7,6 +7,7 @@ import tempfile
 
 from .._atomic import require_writable
 from ..convert import FORMATS, convert, format_of
+from ..sizes import counted
 from . import output
 
 
@@ -77,7 +78,7 @@ def _summary(values):
     summary.add("events", values["events"])
     summary.add("blocks", values["blocks"])
     if values["preexisting"]:
-        summary.add("preexisting", f"{values['preexisting']} blocks live before the first event")
+        summary.add("preexisting", f"{counted(values['preexisting'], 'block')} live before the first event")
     summary.add("peak live", output.size_text(values["peak_live"]))
     summary.remarks += values["notes"] + values["lost"]
     return summary

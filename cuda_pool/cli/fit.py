@@ -2,6 +2,7 @@
 
 from ..replay import fit
 from ..report import Points
+from ..sizes import counted
 from . import output
 
 
@@ -37,7 +38,7 @@ def _summary(values):
     summary = output.Summary(f"{values['trace']}: smallest capacity, on the simulated device (no GPU involved)")
     summary.add("events", values["events"])
     if values["lag"]:
-        summary.add("lag", f"the device is {values['lag']} events behind the host")
+        summary.add("lag", f"the device is {counted(values['lag'], 'event')} behind the host")
     summary.add("peak live", output.size_text(values["peak_live"]))
     if values["min_capacity"] is None:
         summary.add("capacity", "none found")

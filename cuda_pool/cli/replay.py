@@ -7,6 +7,7 @@ import os
 from ..advice import try_advice
 from ..map import Recording, picture_of_recording, write_map
 from ..replay import replay, time_malloc
+from ..sizes import counted
 from . import output
 
 
@@ -79,7 +80,7 @@ def _summary(values, is_default, diagnosis):
     if values["orphan_frees"]:
         summary.add("orphan frees", f"{values['orphan_frees']} (frees without an allocation in the trace)")
     if values["preexisting"]:
-        summary.add("preexisting", f"{values['preexisting']} blocks live before the first event, "
+        summary.add("preexisting", f"{counted(values['preexisting'], 'block')} live before the first event, "
                                    f"{output.size_text(values['preexisting_bytes'])}")
     summary.add("peak live", output.size_text(values["peak_live"]))
     summary.add("capacity", output.size_text(values["capacity"]) + (
@@ -101,7 +102,7 @@ def _summary(values, is_default, diagnosis):
 
 def _streams_text(values):
     if values["lag"]:
-        return f"{values['streams']}, the device {values['lag']} events behind the host"
+        return f"{values['streams']}, the device {counted(values['lag'], 'event')} behind the host"
     return f"{values['streams']}; without --lag all events are played in program order, not stream by stream"
 
 

@@ -61,6 +61,7 @@ function size(bytes) {
   return unit ? `${value.toFixed(2)} ${UNITS[unit]}` : `${bytes} B`;
 }
 const grouped = (number) => number.toLocaleString("en-GB");
+const counted = (number, noun) => `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
 const exact = (bytes) => bytes < 1024 ? `${bytes} B` : `${size(bytes)} (${grouped(bytes)} B)`;
 const share = (part, whole) => whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "-";
 

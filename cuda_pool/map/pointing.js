@@ -16,7 +16,7 @@ function describe(extent) {
   if (!model.isWhole) text.push(lineOf("block id", String(blocks.ident[block])));
   if (model.bornKnown) {
     const born = bornOf(block);
-    text.push(lineOf("age", born ? `${grouped(now() - born)} events, from event ${grouped(born)} on${rowText(born)}`
+    text.push(lineOf("age", born ? `${counted(now() - born, "event")}, from event ${grouped(born)} on${rowText(born)}`
       : "live before the first event"));
   }
   const died = blocks.died[block];

@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from ..sizes import format_size
+from ..sizes import counted, format_size
 from ..snapshot import TIERS
 from . import palette
 from .extents import extents_of
@@ -67,7 +67,7 @@ class _Drawing:
     def head(self):
         figures = self.picture.figures()
         yield f'<text x="12" y="24" font-size="17" font-weight="bold">{escape(self.picture.title)}</text>'
-        yield (f'<text x="12" y="45">{format_size(figures["live"])} live in {figures["blocks"]} blocks, '
+        yield (f'<text x="12" y="45">{format_size(figures["live"])} live in {counted(figures["blocks"], "block")}, '
                f'{format_size(figures["used"])} used, {format_size(figures["reserved"])} reserved, '
                f'{format_size(figures["free"])} free, largest free block {format_size(figures["largest_free"])}; '
                f'coloured by {self.by}</text>')
@@ -166,7 +166,7 @@ class _Drawing:
         if extent.state != "live":
             return escape(f"{self.paints[self.category(extent)].label}: {extent.size} bytes {where}")
         stream = "" if extent.stream == NO_STREAM else f", {self.picture.streams[extent.stream]}"
-        age = f", {self.picture.age_of(extent.born)} events old" if self.picture.born_known else ""
+        age = f", {counted(self.picture.age_of(extent.born), 'event')} old" if self.picture.born_known else ""
         return escape(f"{extent.requested} bytes live in {extent.size}, {TIERS[extent.tier]}{stream}{age}, {where}")
 
 

@@ -7,7 +7,8 @@ from .._trace import TraceBuilder
 from .._trace_csv import CsvParser
 from .._trace_rmm import RmmParser
 from ..errors import TraceError
-from .torch_snapshot import Snapshot, parse_snapshot, take_snapshot
+from ..sizes import counted
+from .torch_snapshot import Snapshot, missing_frees, parse_snapshot, take_snapshot
 
 __all__ = ["About", "Snapshot", "read_into", "read_snapshot"]
 
@@ -87,8 +88,7 @@ def _read_text(source, max_events):
 def _notes_of(parser):
     notes = []
     if parser.failures:
-        notes.append(f"{parser.failures} allocations that failed when the log was written are left out")
+        notes.append(f"left out: {counted(parser.failures, 'allocation')} that failed when the log was written")
     if parser.lost_frees:
-        notes.append(f"{parser.lost_frees} frees are missing: blocks whose address was allocated again were freed "
-                     "there")
+        notes.append(missing_frees(parser.lost_frees))
     return notes

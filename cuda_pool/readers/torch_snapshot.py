@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .._trace import ALLOC, FREE, LIVE
 from .._unpickle import loads
 from ..errors import TraceError
-from ..sizes import shown
+from ..sizes import counted, shown
 from ..torch_format import (
     ACTIONS, ALLOCATED, BLOCK_ACTIONS, DEVICES_MAX, INACTIVE, OTHER_ACTIONS, STATES, Block, Entry, Segment)
 
@@ -154,14 +154,20 @@ def _notes(snapshot, lost_frees):
     notes = []
     others = {device: count for device, count in snapshot.devices.items() if device != snapshot.device}
     if others:
-        notes.append(f"device {snapshot.device} of the snapshot; there are also "
-                     + ", ".join(f"device {device} ({count} entries)" for device, count in others.items()))
+        texts = [f"device {device} ({count:,} {'entry' if count == 1 else 'entries'})" for device, count in others.items()]
+        notes.append(f"device {snapshot.device} of the snapshot, which also holds {', '.join(texts)}: --trace-device, or "
+                     "device= of read_trace, chooses another")
     failures = sum(entry.action == "oom" for entry in snapshot.entries)
     if failures:
-        notes.append(f"{failures} allocations that failed when the trace was recorded are left out")
+        notes.append(f"left out: {counted(failures, 'allocation')} that failed when the trace was recorded")
     if lost_frees:
-        notes.append(f"{lost_frees} frees are missing: blocks whose address was allocated again were freed there")
+        notes.append(missing_frees(lost_frees))
     return notes
+
+
+def missing_frees(count):
+    """Return the note on frees that a file lacks."""
+    return f"missing: {counted(count, 'free')}; blocks whose address was allocated again were freed there"
 
 
 def _devices(segments, traces):
