@@ -60,6 +60,13 @@ def test_summary_says_what_is_missing(capsys, monkeypatch, tmp_path):
     assert f"{TRACES[0]}: skipped, no {TRACES[0]}.csv.gz in examples" in out and "W1 malloc" in out
 
 
+def test_nothing_but_traces_that_are_missing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *TRACES]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and all(f"no {name}.csv.gz in examples: name its folder with --traces" in err for name in TRACES)
+
+
 def test_counts_are_shown_beside_the_times(capsys, monkeypatch):
     """The counting itself is tested in test_bench_table."""
     def count(jobs, counter, settings):

@@ -61,7 +61,10 @@ def _works(arguments):
     files = {name: _find_trace(name, arguments.traces) if name in TRACES else name for name in dict.fromkeys(names)}
     skipped = [{"workload": name, "reason": f"no {name}.csv.gz in {', '.join(arguments.traces)}: name its folder with "
                                             "--traces"} for name, file in files.items() if file is None]
-    return {name: file for name, file in files.items() if file is not None}, skipped
+    found = {name: file for name, file in files.items() if file is not None}
+    if not found:           # only recorded traces were asked for: there is nothing to time
+        raise ValueError("; ".join(f"{each['workload']}: {each['reason']}" for each in skipped))
+    return found, skipped
 
 
 def _is_long(name):
