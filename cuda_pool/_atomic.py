@@ -35,7 +35,7 @@ def open_atomically(path):
     elif _is_fixed(path):
         opened = _overwritten(path)
     else:
-        opened = _replaced(os.path.realpath(path))
+        opened = _replaced(path)
     with opened as file:
         yield file
 
@@ -80,8 +80,12 @@ def _overwritten(target):
 
 
 @contextlib.contextmanager
-def _replaced(target):
-    descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(target), prefix=DRAFT)
+def _replaced(path):
+    target = os.path.realpath(path)
+    try:
+        descriptor, draft = tempfile.mkstemp(dir=os.path.dirname(target), prefix=DRAFT)
+    except OSError as error:            # which names the draft
+        raise OSError(error.errno, error.strerror, path) from None
     try:
         with open(descriptor, "wb") as file:
             yield file

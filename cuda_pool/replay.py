@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from . import sim
 from ._api import Pool
+from ._atomic import require_writable
 from ._lag import LAG_MAX, LaggedReplay
 from ._replay import MallocReplay, PoolReplay
 from .diagnosis import Diagnosis, Moment, diagnose
@@ -297,7 +298,7 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     ProfileError
         The file at `profile` is damaged, or no profile.
     OSError
-        `profile` cannot be read, or `save_profile` not be written.
+        `profile` cannot be read, or `save_profile` not be written: what shows beforehand is raised before the replay.
     CudaError
         A driver call failed; DeviceUnavailableError when there is no device.
     """
@@ -306,8 +307,10 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     if capacity is None:
         needed = 0 if profile is None else profile.capacity(HEADROOM if headroom is None else headroom)
         capacity = max(default_capacity(trace, growth), needed)
-    capacity = parse_size(capacity)
-    require_capacity(capacity)      # of the pool; without it a simulated device would speak of its own limits
+    if save_profile is not None:
+        require_writable(save_profile)
+    given, capacity = capacity, parse_size(capacity)
+    require_capacity(capacity, given)   # of the pool; without it a simulated device would speak of its own limits
     device = _device(device, capacity, lag, seed, backing)
     findings = _Findings()
     settings = {"slab_max": slab_max, "mid_max": mid_max, "min_block": min_block, "profile": profile,

@@ -96,11 +96,12 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
                     good_fit=GOOD_FIT)
 
 
-def require_capacity(nbytes):
-    """Raise ValueError unless a pool can have a capacity of `nbytes` bytes."""
+def require_capacity(nbytes, given=None):
+    """Raise ValueError unless a pool can have a capacity of `nbytes` bytes, for which `given` stands if it is no int."""
     if not ALIGNMENT <= nbytes <= CAPACITY_MAX:
-        raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, "
-                         f"got {shown(nbytes)} bytes")
+        got = f"{shown(nbytes)} bytes"
+        raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, got "
+                         + (got if given is None or is_index(given) else f"{shown(given)}, which is {got}"))
 
 
 def span_for(max_capacity):

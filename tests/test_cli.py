@@ -250,6 +250,29 @@ def test_replay_prints_a_summary(capsys):
     assert "orphan" not in text
 
 
+def test_the_time_of_a_few_events_is_not_told(short, capsys):
+    assert main(["replay", short]) == 0
+    text = capsys.readouterr().out
+    assert "fewer than 1,000 events" in text and " ns " not in text
+    assert main(["replay", short, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["ns_per_event"] > 0
+
+
+def test_a_result_is_not_written_over_the_trace(short, tmp_path, capsys):
+    before = Path(short).read_bytes()
+    for command in ("convert", short, short), ("replay", short, "--save-profile", short), (
+            "replay", short, "--json", short):
+        assert refused(capsys, *command).endswith(
+            f"cuda-pool: {short}: that is the trace, which the result would replace: expected another file\n")
+    assert Path(short).read_bytes() == before
+
+
+def test_a_profile_that_cannot_be_written_is_refused_beforehand(short, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("cuda_pool.replay.Pool", None)      # which a replay would need
+    assert "No such file or directory" in refused(
+        capsys, "replay", short, "--save-profile", str(tmp_path / "none" / "p.json"))
+
+
 def test_replay_as_json(capsys):
     assert main(["replay", RESNET, "--repeats", "2", "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
@@ -322,7 +345,13 @@ def test_values_that_are_not_accepted(short, capsys):
 
 @pytest.mark.parametrize("capacity", ["0", "255", "513GiB", "100TiB"])
 def test_capacity_that_no_pool_has(short, capsys, capacity):
-    assert "capacity is from 256 bytes to 512.00 GiB, got " in refused(capsys, "replay", short, "--capacity", capacity)
+    for command in (["replay", short], ["map", "--trace", short]):
+        assert "capacity is from 256 bytes to 512.00 GiB, got " in refused(capsys, *command, "--capacity", capacity)
+
+
+def test_a_share_is_no_capacity_of_a_replay(short, capsys):
+    assert "--capacity: capacity is from 256 bytes to 512.00 GiB, got '0.75', which is 0 bytes" in refused(
+        capsys, "replay", short, "--capacity", "0.75")
 
 
 def test_capacity_of_too_many_digits(short, capsys):
@@ -347,6 +376,15 @@ def test_host_without_memory(tmp_path, command):
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == "", done.stderr
     assert re.fullmatch(r"cuda-pool: (row \d+: )?(no host memory|the host has too little memory).*\n", done.stderr)
+
+
+@pytest.mark.parametrize("backing", ["malloc", "virtual"])
+@pytest.mark.parametrize("command", ["replay", "fit"])
+def test_host_that_limits_addresses(tmp_path, command, backing):
+    (tmp_path / "large.csv").write_bytes(HEADER + b"alloc,1,8000000000,0\n")
+    done = subprocess.run([sys.executable, "-c", WITH_LITTLE_MEMORY.replace("8 << 20", "1 << 30"), command, "large.csv",
+                           "--backing", backing], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.endswith("which may have a limit (ulimit -v) or be full\n")
 
 
 def test_host_without_memory_and_without_words(monkeypatch, capsys):
@@ -381,7 +419,9 @@ def test_replay_with_a_lag(two_streams, capsys):
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "2, the device 100 events behind the host" in text and "program order" not in text
-    assert "between streams" in text and "the simulated device included" in text and "races" not in text
+    assert "between streams" in text and "races" not in text
+    assert main(["replay", SERVING, "--lag", "3"]) == 0
+    assert "ns per event, the simulated device included" in capsys.readouterr().out
     assert main([*arguments, "--json", "-"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert (values["lag"], values["seed"], values["reuse"], values["streams"]) == (100, 3, None, 2)

@@ -442,8 +442,10 @@ def test_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_write_into_a_missing_folder(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        Trace.from_events([]).write(tmp_path / "none" / "trace.csv")
+    path = tmp_path / "none" / "trace.csv"
+    with pytest.raises(FileNotFoundError) as caught:
+        Trace.from_events([]).write(path)
+    assert caught.value.filename == path        # and not the draft's
 
 
 def test_written_file_has_ordinary_permissions(tmp_path):

@@ -31,7 +31,7 @@ def add_to(commands):
                         help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name "
                              "of what it shows)")
     output.add_by(parser)
-    parser.add_argument("--capacity", metavar="SIZE", type=output.size,
+    parser.add_argument("--capacity", metavar="SIZE", type=output.capacity,
                         help="of the trace's pool; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="of the trace's pool: malloc (default) or virtual")
     parser.add_argument("--growth", default="static",

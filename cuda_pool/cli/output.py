@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .._atomic import open_atomically, require_writable
 from ..map import MODES, require_map_name
+from ..settings import require_capacity
 from ..sizes import format_size, parse_size
 from ..trace import Trace
 
@@ -99,6 +100,16 @@ def size(text):
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def capacity(text):
+    """Read the capacity of a pool, for argparse; what is refused is shown as it was written."""
+    nbytes = size(text)
+    try:
+        require_capacity(nbytes, text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return nbytes
+
+
 def settings_of(arguments):
     """Return the settings that were given, as a dict."""
     given = {name: getattr(arguments, name) for name in ("slab_max", "mid_max", "min_block")}
@@ -109,12 +120,11 @@ def check_target(arguments):
     """Refuse, before the work is done, a result without a place, or in the place of what is read."""
     if arguments.json in (None, "-") and sys.stdout is None:
         raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
-    for option in ("json", "map", "out"):
+    for option in ("json", "map", "out", "save_profile"):
         target = getattr(arguments, option, None)
         for kind, source in _sources(arguments):
             if target not in (None, "-") and is_same_file(source, target):
-                raise ValueError(f"--{option} {target}: that is the {kind}, which the result would replace: "
-                                 "expected another file")
+                raise ValueError(f"{target}: that is the {kind}, which the result would replace: expected another file")
 
 
 def _sources(arguments):

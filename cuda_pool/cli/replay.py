@@ -10,6 +10,8 @@ from ..replay import replay, time_malloc
 from ..sizes import counted
 from . import output
 
+TIMED_MIN = 1000        # events: the time of fewer is mostly that of the first calls
+
 
 def add_to(commands):
     """Add the subcommand to argparse's subparsers."""
@@ -17,7 +19,7 @@ def add_to(commands):
         "replay", help="replay a trace against a pool",
         description="Replay a trace against a pool; report what the pool needed, and its speed beside libc's malloc.")
     output.add_trace(parser)
-    parser.add_argument("--capacity", metavar="SIZE", type=output.size,
+    parser.add_argument("--capacity", metavar="SIZE", type=output.capacity,
                         help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
     parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc or virtual (default: malloc)")
     parser.add_argument("--growth", help="static (default); dynamic: it begins with 2 MiB; or predictive, which is the "
@@ -122,7 +124,8 @@ def _add_outcome(summary, values, failed):
         return
     summary.add("ratio", f"{output.ratio_text(values['ratio'])} (peak reserved / peak live)")
     if values["ns_per_event"] is not None:
-        summary.add("time", f"{values['ns_per_event']:.1f} ns per event{_beside(values)}")
+        summary.add("time", f"{values['ns_per_event']:.1f} ns per event{_beside(values)}"
+                    if values["events"] >= TIMED_MIN else f"not told: a trace of fewer than {TIMED_MIN:,} events is too short")
 
 
 def _add_failure(summary, values):
