@@ -12,6 +12,7 @@ from ._atomic import require_writable
 from ._lag import LAG_MAX, LaggedReplay
 from ._replay import MallocReplay, PoolReplay
 from .diagnosis import Diagnosis, Moment, diagnose
+from .errors import OutOfMemoryError
 from .evidence import evidence_of_trace
 from .profile import HEADROOM, as_profile
 from .reasons import Change, Tightest, explain
@@ -29,6 +30,8 @@ STEPS_IN_PEAK = 4096
 STEPS_MAX = 1 << 18     # 64 times the peak: no setting wastes that much
 SETTINGS = ("slab_max", "mid_max", "min_block")
 FINDINGS_MAX = 10       # races and misuses that a result quotes
+NO_ADDRESSES = ("the simulated device takes its memory from the address space of this process, which may have a limit "
+                "(ulimit -v) or be full")
 HOST_WAITS = ("cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize")
 
 # What fit() searches: every combination.
@@ -688,16 +691,24 @@ def _grid(trace):
 @contextlib.contextmanager
 def _pool(capacity, **parameters):
     """A pool that may hold `capacity` bytes; one that grows begins with its profile, or with little."""
-    if parameters.get("profile") is not None:
-        pool = Pool(max_capacity=capacity, **parameters)
-    elif parameters.get("growth") != "static":
-        pool = Pool(min(GROWING_START, capacity), max_capacity=capacity, **parameters)
-    else:
-        pool = Pool(capacity, **parameters)
+    try:
+        pool = _opened(capacity, **parameters)
+    except OutOfMemoryError as error:
+        if error.free >= error.requested and getattr(parameters["device"], "is_simulated", False):
+            error.hint = error.hint or NO_ADDRESSES
+        raise
     try:
         yield pool
     finally:
         pool.close()
+
+
+def _opened(capacity, **parameters):
+    if parameters.get("profile") is not None:
+        return Pool(max_capacity=capacity, **parameters)
+    if parameters.get("growth") != "static":
+        return Pool(min(GROWING_START, capacity), max_capacity=capacity, **parameters)
+    return Pool(capacity, **parameters)
 
 
 def _device(device, capacity, lag, seed, backing):

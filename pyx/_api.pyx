@@ -59,9 +59,6 @@ cdef object DEFAULT_STREAM = 0
 cdef object DEFAULT_ALIGNMENT = ALIGNMENT
 cdef object DEFAULT_CAPACITY = 0.75
 
-cdef object NO_ADDRESSES = ("the simulated device takes its memory from the address space of this process, which may have "
-                            "a limit (ulimit -v) or be full")
-
 REUSE = ("wait", "query", "never")      # in the order of reuse_t
 
 SUPPORTED = {"backing": ("malloc", "virtual"), "growth": ("static", "dynamic", "predictive")}
@@ -1208,8 +1205,7 @@ cdef int open_region(Pool pool, Device device, size_t nbytes, object limit, size
     if status & 0xFF == STATUS_CUDA and status_code(status) == cudaErrorMemoryAllocation:
         available = device.mem_info()[0]
         # A driver that has the bytes and refuses them has them in no single piece: what it would give is not known.
-        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most, hint=(
-            NO_ADDRESSES if device.is_simulated and available >= nbytes else ""))
+        raise OutOfMemoryError(nbytes, available, available if available < nbytes else 0, 0, most)
     status_raise(pool.state, status, nbytes, 0)
     return 0
 

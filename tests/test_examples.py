@@ -75,7 +75,7 @@ def test_readme_states_the_figures_of_its_picture(tmp_path):
     _, caption, *_ = (ROOT / "README.md").read_text().split(".svg)\n\n")
     figure = re.compile(r"[\d.]+\s(?:GiB|MiB|times|events)")
     stated = set(figure.findall(caption.split("\n\n")[0].replace("\n", " ")))
-    assert len(stated) == 8 and stated <= set(figure.findall(done.stdout))
+    assert len(stated) == 9 and stated <= set(figure.findall(done.stdout))
     assert (tmp_path / "picture.svg").read_bytes() == (ROOT / "docs/images/fragmentation.svg").read_bytes()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cuda_pool import Pool, sim
 from cuda_pool._atomic import open_atomically
+from cuda_pool.peers import peak_reserved
 from cuda_pool.replay import fit
 from cuda_pool.sizes import format_size
 from cuda_pool.trace import Trace
@@ -230,7 +231,8 @@ def main():
         file.write("\n".join(draw((buddy, pool), captions, capacity)).encode() + b"\n")
     need = smallest_for_buddy(trace, capacity, fitted.resolution)
     print(f"region {format_size(capacity)}, after {row - 2} events; allocation of {format_size(size)}")
-    print(f"buddy system: {buddy.text()}; needs {format_size(need)}, {need / trace.peak_live:.2f} times peak live")
+    print(f"buddy system: {buddy.text()}; needs {format_size(need)}, {need / trace.peak_live:.2f} times peak live; "
+          f"with room without end it uses {format_size(peak_reserved(trace, 'buddy_power_of_two'))}")
     print(f"pool: {pool.text()}; needs {format_size(capacity)}, {capacity / trace.peak_live:.2f} times peak live")
 
 
