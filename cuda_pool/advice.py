@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from .diagnosis import CERTAIN, ROUND, Advice, Cause, brief
+from .fitting import Fitter
 from .profile import as_profile
-from .replay import Fitter
 from .sizes import format_size
 
 COARSE = 16                 # steps of a fit: replays with a lag take long

@@ -268,7 +268,7 @@ def test_a_result_is_not_written_over_the_trace(short, tmp_path, capsys):
 
 
 def test_a_profile_that_cannot_be_written_is_refused_beforehand(short, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("cuda_pool.replay.Pool", None)      # which a replay would need
+    monkeypatch.setattr("cuda_pool._rounds.Pool", None)      # which a replay would need
     assert "No such file or directory" in refused(
         capsys, "replay", short, "--save-profile", str(tmp_path / "none" / "p.json"))
 
@@ -451,7 +451,7 @@ class Disturbed(Pool):
 
 @pytest.mark.parametrize("command", [["replay"], ["fit", "--no-search"]], ids=" ".join)
 def test_races_end_with_1_and_are_shown(two_streams, monkeypatch, capsys, command):
-    monkeypatch.setattr("cuda_pool.replay.Pool", Disturbed)
+    monkeypatch.setattr("cuda_pool._rounds.Pool", Disturbed)
     assert main([*command, two_streams, "--lag", "100"]) == 1
     text = capsys.readouterr().out
     assert "races" in text and "nothing orders write on stream" in text and "defect of cuda_pool" in text

@@ -168,7 +168,7 @@ def test_the_page_names_the_keys_of_info(capsys):
 
 @pytest.mark.parametrize("module", [cuda_pool, sim, trace, replay], ids=lambda module: module.__name__)
 def test_every_public_name_has_a_place(module):
-    documented = set(re.findall(r"^\.\. auto\w+:: ([\w.]+)", REFERENCE, re.M))
+    documented = set(re.findall(r"^\.\. (?:auto\w+|data):: ([\w.]+)", REFERENCE, re.M))
     last = {name.rpartition(".")[2] for name in documented}
     assert set(module.__all__) - {"sim", "capi"} <= last
 
