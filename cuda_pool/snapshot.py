@@ -322,4 +322,4 @@ def _require_block(block, streams, key):
 def _require_apart(segments):
     for one, other in zip(segments, segments[1:]):
         if one.address + one.size > other.address:
-            raise ValueError(f"the segments at {one.address} and {other.address} overlap, or do not ascend")
+            raise ValueError(f"the segments at {one.address:#x} and {other.address:#x} overlap, or do not ascend")

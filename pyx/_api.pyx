@@ -112,7 +112,7 @@ cdef class Pool:
         When memory that was freed asynchronously goes to another stream, in a shortage: behind a wait that is put on
         that stream; once its work is seen to be over; or when nothing else is left.
     release_threshold : int or str, optional
-        Let a dynamic pool give whole regions back by itself while more bytes than that are free outside slabs; by
+        Let a pool that grows give whole regions back by itself while more bytes than that are free outside slabs; by
         default only ``trim`` and a request that needs their memory in another place do so.
     debug : bool, default False
         Refuse a region from the driver that overlaps a live one, and colour the slots of slabs.
@@ -134,6 +134,10 @@ cdef class Pool:
         A setting is not accepted; the message says what is.
     TypeError
         A setting is of a type that is not accepted.
+    CudaError
+        Another driver call failed.
+    OSError
+        The file of `trace` cannot be written, or another recording has it (BlockingIOError).
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -232,6 +236,12 @@ cdef class Pool:
             There is no free block of that size; the pool is as it was before.
         ValueError
             The size is negative or no size, the alignment is no power of two, or the pool is closed.
+        TypeError
+            An argument is of a type that is not accepted.
+        CudaError
+            A driver call failed; nothing was allocated.
+        RuntimeError
+            The pool was made before the process forked, and belongs to the parent.
         """
         cdef void* ptr
         cdef size_t size

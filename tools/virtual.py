@@ -12,7 +12,8 @@ from pathlib import Path
 
 import cuda_pool as cp
 from cuda_pool import _replay, sim
-from cuda_pool.replay import PAGE, fit
+from cuda_pool._rounds import PAGE
+from cuda_pool.replay import fit
 from cuda_pool.trace import Trace
 
 FACTORS = (1.03, 1.05, 1.10, 1.20)
