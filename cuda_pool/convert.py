@@ -91,8 +91,8 @@ def _write_rmm(trace, path, progress):
         notes.append(f"written as allocations: {counted(len(trace.live), 'block')} live before the first event; a log "
                      "begins with nothing live")
     if early:
-        notes.append(f"written without a size, of a block of its own: {counted(len(early), 'free')} before the allocation "
-                     "of the same id")
+        notes.append(f"written without a size, of a block of its own: {counted(len(early), 'free')} before the "
+                     "allocation of the same id")
     return notes
 
 

@@ -97,7 +97,7 @@ def resolve(capacity, slab_max=None, mid_max=None, min_block=None, size_classes=
 
 
 def require_capacity(nbytes, given=None):
-    """Raise ValueError unless a pool can have a capacity of `nbytes` bytes, for which `given` stands if it is no int."""
+    """Raise ValueError unless a pool can have a capacity of `nbytes` bytes; `given` is how it was asked for."""
     if not ALIGNMENT <= nbytes <= CAPACITY_MAX:
         got = f"{shown(nbytes)} bytes"
         raise ValueError(f"capacity is from {ALIGNMENT} bytes to {format_size(CAPACITY_MAX)}, got "

@@ -1,4 +1,4 @@
-"""The smallest capacity that serves a trace; with a lag in test_replay.py, and why it is that much in test_reasons.py."""
+"""The smallest capacity that serves a trace; with a lag in test_replay.py, the reasons in test_reasons.py."""
 
 from pathlib import Path
 

@@ -356,7 +356,7 @@ def test_the_command_draws_a_moment_of_a_trace(tmp_path, capsys):
     trace().write(tmp_path / "trace.csv")
     assert run("--trace", tmp_path / "trace.csv", "--at", 7, "--out", tmp_path / "a.svg", "--json", "-") == 0
     values = json.loads(capsys.readouterr().out)
-    assert (values["at"], values["moment"]) == (7, "event") and values["live"] == 34 * MIB and values["failed_row"] is None
+    assert (values["at"], values["moment"], values["failed_row"]) == (7, "event", None) and values["live"] == 34 * MIB
     assert "trace.csv after 7 events, row 8" in (tmp_path / "a.svg").read_text()
 
 
@@ -411,8 +411,11 @@ def test_replay_writes_a_page(tmp_path, capsys):
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected one of the two"), (["s.json", "--trace", "t.csv"], "expected one of the two"),
-    (["s.json", "--at", "3"], "expected --trace"), (["--trace", "t.csv", "--at=-1"], "is no moment"),
-    (["--trace", "t.csv", "--at", "x"], "expected peak, end, or a number"), (["s.json", "--out", "x.png"], ".svg or .html"),
+    (["s.json", "--at", "3"], "expected --trace"), (["s.json", "--capacity", "1GiB"], "--capacity is for a trace"),
+    (["s.json", "--mid-max", "1MiB"], "--mid-max is for a trace"), (["s.json", "--lag", "3"], "--lag is for a trace"),
+    (["s.json", "--growth", "dynamic"], "expected --trace"), (["--trace", "t.csv", "--at=-1"], "is no moment"),
+    (["--trace", "t.csv", "--at", "x"], "expected peak, end, or a number"),
+    (["s.json", "--out", "x.png"], ".svg or .html"),
     (["s.json", "--out", "no/x.svg"], "No such file"), (["missing.json"], "missing.json"),
     (["--trace", "t.csv", "--at", "9999"], "has 61 events"),
     (["t.csv"], "no JSON: Expecting value; a trace is drawn with --trace TRACE"),

@@ -81,8 +81,8 @@ def test_bare_list_of_segments(read):
 def test_two_devices(read):
     trace = read(pickled(two_devices()))
     assert (trace.gpu, trace.events, trace.peak_live) == (2, 2, 2 * MIB)
-    assert trace.notes == ("device 2 of the snapshot, which also holds device 1 (3 entries): --trace-device, or device= of read_trace, "
-                           "chooses another",)
+    assert trace.notes == ("device 2 of the snapshot, which also holds device 1 (3 entries): --trace-device, or "
+                           "device= of read_trace, chooses another",)
     other = read(pickled(two_devices()), device=1)
     assert (other.gpu, other.events, other.peak_live) == (1, 1, MIB)
     assert any("left out: 1 allocation that failed" in note for note in other.notes)

@@ -58,8 +58,8 @@ def _run(argv):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="cuda-pool", description="Replay, compare and convert allocation traces of a GPU memory pool, and time it.",
-        epilog=EXIT_CODES)
+        prog="cuda-pool", epilog=EXIT_CODES,
+        description="Replay, compare and convert allocation traces of a GPU memory pool, draw its memory, and time it.")
     parser.add_argument("--version", action="version", version=f"cuda-pool {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (replay, fit, compare, convert, map, bench, info):

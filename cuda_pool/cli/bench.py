@@ -127,8 +127,8 @@ def _live_ratio(rows):
 
 
 def _summary(values):
-    summary = output.Summary(f"nanoseconds per pair, median of {counted(values['rounds'], 'round')}, on the simulated device "
-                             "(no GPU involved)")
+    summary = output.Summary(f"nanoseconds per pair, median of {counted(values['rounds'], 'round')}, on the simulated "
+                             "device (no GPU involved)")
     summary.add("", HEADER)
     for row in values["rows"]:
         summary.add(f"{row['workload']} {row['what']}", _text(row, values["counter"]))

@@ -13,7 +13,7 @@ def add_to(commands):
         description="Find the smallest capacity that serves a trace, and the settings that need least. "
                     "Everything runs on the simulated device.")
     output.add_trace(parser)
-    parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc or virtual (default: malloc)")
+    parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc (default) or virtual")
     parser.add_argument("--growth", default="static", help="static (default), or dynamic: the capacity is its limit")
     output.add_streams(parser)
     parser.add_argument("--no-search", action="store_true", help="do not look for better settings than the defaults")

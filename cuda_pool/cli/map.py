@@ -12,6 +12,9 @@ from ..snapshot import Snapshot
 from . import output
 
 PEAK, END = "peak", "end"
+# Options that a snapshot has no use for, and their defaults.
+OF_A_TRACE = {**dict.fromkeys(("at", "trace_device", "capacity", "reuse", "seed", "slab_max", "mid_max", "min_block")),
+              "lag": 0, "backing": "malloc", "growth": "static"}
 MOMENTS = {PEAK: ", the peak of live bytes", END: ", the end of the trace", "event": "", "failure": ", where it failed"}
 
 
@@ -25,8 +28,8 @@ def add_to(commands):
     parser.add_argument("--trace", metavar="TRACE", help=output.TRACE_HELP)
     output.add_trace_device(parser)
     parser.add_argument("--at", metavar="MOMENT", type=_moment,
-                        help="peak: when most bytes of the trace are live (default); end; or a number of events. Where an "
-                             "allocation fails before that, the map shows the failure")
+                        help="of the trace. peak: when most bytes are live (default); end; or a number of events. "
+                             "Where an allocation fails, the map shows that moment")
     parser.add_argument("--out", metavar="FILE", type=output.map_target,
                         help="where the map goes; .svg or .html (default: an HTML page in this folder, with the name "
                              "of what it shows)")
@@ -46,9 +49,8 @@ def run(arguments):
     """Draw the map; return the exit code."""
     if (arguments.snapshot is None) == (arguments.trace is None):
         raise ValueError("a map shows a snapshot or, with --trace, a trace: expected one of the two")
-    for option, what in (("at", "a moment"), ("trace_device", "a device")):
-        if arguments.trace is None and getattr(arguments, option) is not None:
-            raise ValueError(f"--{option.replace('_', '-')} is {what} of a trace: expected --trace TRACE with it")
+    if arguments.trace is None:
+        _refuse_what_is_of_a_trace(arguments)
     out = arguments.out or output.map_target(_default_name(arguments.snapshot or arguments.trace))
     picture = _of_snapshot(arguments) if arguments.trace is None else _of_trace(arguments)
     with output.progress("draw"):
@@ -60,6 +62,13 @@ def run(arguments):
               "failed_row": picture.failure and picture.failure["row"]}
     output.finish(arguments, values, _summary(values))
     return 1 if picture.failure else 0
+
+
+def _refuse_what_is_of_a_trace(arguments):
+    for option, default in OF_A_TRACE.items():
+        if getattr(arguments, option) != default:
+            raise ValueError(f"--{option.replace('_', '-')} is for a trace, and the memory of a snapshot is as it is: "
+                             "expected --trace TRACE with it")
 
 
 def _default_name(source):
@@ -126,10 +135,15 @@ def _summary(values):
         summary.remarks.append(f"fragmented: free bytes that a request of {format_size(values['largest_request'])}, "
                                "the largest one, cannot use.")
     if values["trace"] and not (values["blocks"] or failed):
-        summary.remarks.append("Nothing is live at any moment of the trace." if values["moment"] == PEAK else
-                               f"Nothing is live after {counted(values['at'], 'event')}: --at peak draws the moment with "
-                               "most live bytes, and `cuda-pool replay TRACE --map FILE` all moments.")
+        summary.remarks.append(_nothing_live(values))
     return summary
+
+
+def _nothing_live(values):
+    if values["moment"] == PEAK:
+        return "Nothing is live at any moment of the trace."
+    return (f"Nothing is live after {counted(values['at'], 'event')}: --at peak draws the moment with most live bytes, and "
+            "`cuda-pool replay TRACE --map FILE` all moments.")
 
 
 def _moment(text):

@@ -21,7 +21,7 @@ def add_to(commands):
     output.add_trace(parser)
     parser.add_argument("--capacity", metavar="SIZE", type=output.capacity,
                         help="what the pool may hold; 1.25 times the trace's peak by default, twice for one that grows")
-    parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc or virtual (default: malloc)")
+    parser.add_argument("--backing", default="malloc", help="where memory comes from: malloc (default) or virtual")
     parser.add_argument("--growth", help="static (default); dynamic: it begins with 2 MiB; or predictive, which is the "
                                          "default with --profile")
     parser.add_argument("--profile", metavar="FILE", help="what an earlier run needed: the pool begins with that")
@@ -29,7 +29,8 @@ def add_to(commands):
                         help="of the profile's peak, that is taken above it (default: 0.15)")
     parser.add_argument("--save-profile", metavar="FILE", help="write what the replay needed")
     parser.add_argument("--map", metavar="FILE", type=output.map_target,
-                        help="draw the pool's memory: an HTML page with all moments, or an SVG image of the last one")
+                        help="draw the pool's memory: an HTML page with all moments, or an SVG image of the peak "
+                             "or the failure")
     output.add_by(parser)
     output.add_streams(parser)
     parser.add_argument("--device", metavar="sim|N", type=_device, default="sim",
@@ -124,8 +125,13 @@ def _add_outcome(summary, values, failed):
         return
     summary.add("ratio", f"{output.ratio_text(values['ratio'])} (peak reserved / peak live)")
     if values["ns_per_event"] is not None:
-        summary.add("time", f"{values['ns_per_event']:.1f} ns per event{_beside(values)}"
-                    if values["events"] >= TIMED_MIN else f"not told: a trace of fewer than {TIMED_MIN:,} events is too short")
+        summary.add("time", _time_text(values))
+
+
+def _time_text(values):
+    if values["events"] < TIMED_MIN:
+        return f"not told: a trace of fewer than {TIMED_MIN:,} events is too short"
+    return f"{values['ns_per_event']:.1f} ns per event{_beside(values)}"
 
 
 def _add_failure(summary, values):

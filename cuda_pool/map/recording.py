@@ -52,7 +52,8 @@ class Recording:
     def end_of(self, trace):
         """Return how many events of a trace are to be played."""
         if self.until is not None and self.until > len(trace):
-            raise ValueError(f"the trace has {counted(len(trace), 'event')}: expected a moment from 0 to that, got {self.until}")
+            raise ValueError(f"the trace has {counted(len(trace), 'event')}: expected a moment from 0 to that, "
+                             f"got {self.until}")
         return len(trace) if self.until is None else self.until
 
     def watch(self, loop):

@@ -154,9 +154,10 @@ def _notes(snapshot, lost_frees):
     notes = []
     others = {device: count for device, count in snapshot.devices.items() if device != snapshot.device}
     if others:
-        texts = [f"device {device} ({count:,} {'entry' if count == 1 else 'entries'})" for device, count in others.items()]
-        notes.append(f"device {snapshot.device} of the snapshot, which also holds {', '.join(texts)}: --trace-device, or "
-                     "device= of read_trace, chooses another")
+        texts = ", ".join(f"device {device} ({count:,} {'entry' if count == 1 else 'entries'})"
+                          for device, count in others.items())
+        notes.append(f"device {snapshot.device} of the snapshot, which also holds {texts}: --trace-device, or device= of "
+                     "read_trace, chooses another")
     failures = sum(entry.action == "oom" for entry in snapshot.entries)
     if failures:
         notes.append(f"left out: {counted(failures, 'allocation')} that failed when the trace was recorded")
