@@ -267,6 +267,30 @@ def test_a_result_is_not_written_over_the_trace(short, tmp_path, capsys):
     assert Path(short).read_bytes() == before
 
 
+@pytest.mark.parametrize("options", [
+    ("--map", "a.svg", "--json", "a.svg"), ("--save-profile", "p", "--json", "./p"),
+    ("--map", "link.html", "--json", "p")])
+def test_two_results_in_one_file(short, tmp_path, capsys, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    Path("p").write_text("before")
+    Path("link.html").symlink_to("p")
+    assert "two results would go there: expected another file for one of them" in refused(
+        capsys, "replay", short, *options)
+    assert Path("p").read_text() == "before" and not Path("a.svg").exists()
+
+
+def test_results_that_nobody_wants_go_to_one_place(short, capsys):
+    assert main(["replay", short, "--save-profile", "/dev/null", "--json", "/dev/null"]) == 0
+    assert "replayed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["x", "1.5", "", "9" * 5000])
+def test_numbers_say_what_is_accepted(short, capsys, text):
+    for command, option in ("replay", "--lag"), ("replay", "--seed"), ("compare", "--lag"):
+        message = refused(capsys, command, short, option, text)
+        assert "is no such number: expected an integer" in message and len(message) < 1500
+
+
 def test_a_profile_that_cannot_be_written_is_refused_beforehand(short, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cuda_pool._rounds.Pool", None)      # which a replay would need
     assert "No such file or directory" in refused(

@@ -14,8 +14,7 @@ def add_to(commands):
         description="Say what this pool needs for traces, and what PyTorch, CuPy, a coalescing best fit as in RMM and "
                     "a power-of-two buddy system would reserve by their published rules. Everything is simulated.")
     output.add_trace(parser, nargs="+")
-    parser.add_argument("--lag", metavar="N", type=int, default=0,
-                        help="how many events the simulated device is behind the host, for this pool")
+    output.add_lag(parser, "how many events the simulated device is behind the host, for this pool")
     output.add_json(parser)
     parser.set_defaults(run=run)
 

@@ -61,15 +61,12 @@ def _to_stdout(trace, out, to, progress):
 
 
 def _check_out(arguments, to_stdout):
-    """Refuse, before the work is done, a place that another result takes, or that cannot be written."""
+    """Refuse, before the work is done, a place that cannot be written, or two results on stdout."""
     if to_stdout:
         if sys.stdout is None or arguments.json == "-":
             raise ValueError(f"{arguments.out}: stdout is {'closed' if sys.stdout is None else 'for --json'}: expected "
                              "a file for one of them")
         return
-    if arguments.json is not None and (arguments.out == arguments.json
-                                       or output.is_same_file(arguments.out, arguments.json)):
-        raise ValueError(f"{arguments.out}: that is the result of --json, too: expected another file for one of them")
     require_writable(arguments.out)
 
 

@@ -142,8 +142,8 @@ def _summary(values):
 def _nothing_live(values):
     if values["moment"] == PEAK:
         return "Nothing is live at any moment of the trace."
-    return (f"Nothing is live after {counted(values['at'], 'event')}: --at peak draws the moment with most live bytes, and "
-            "`cuda-pool replay TRACE --map FILE` all moments.")
+    return (f"Nothing is live after {counted(values['at'], 'event')}: --at peak draws the moment with most live bytes, "
+            "and `cuda-pool replay TRACE --map FILE` all moments.")
 
 
 def _moment(text):

@@ -65,13 +65,17 @@ def add_settings(parser):
 
 def add_streams(parser):
     """Add what is about streams to a parser."""
-    parser.add_argument("--lag", metavar="N", type=int, default=0,
-                        help="how many events the simulated device is behind the host; with 0 (default) all work is "
-                             "done at once, on one stream")
+    add_lag(parser, "how many events the simulated device is behind the host; with 0 (default) all work is done at "
+                    "once, on one stream")
     parser.add_argument("--reuse", choices=("wait", "query", "never"),
                         help="when one stream may take memory that another has freed (default: the pool's)")
-    parser.add_argument("--seed", metavar="N", type=int,
+    parser.add_argument("--seed", metavar="N", type=_integer,
                         help="of the simulated device: with a lag, work is up to 128 events later still")
+
+
+def add_lag(parser, text):
+    """Add ``--lag`` to a parser; whether the number is accepted is the replay's to say."""
+    parser.add_argument("--lag", metavar="N", type=_integer, default=0, help=text)
 
 
 def add_by(parser):
@@ -117,14 +121,24 @@ def settings_of(arguments):
 
 
 def check_target(arguments):
-    """Refuse, before the work is done, a result without a place, or in the place of what is read."""
+    """Refuse, before the work is done, a result without a place, or in the place of what is read or of another."""
     if arguments.json in (None, "-") and sys.stdout is None:
         raise ValueError("stdout is closed, and the result goes there: open it, or name a file with --json")
-    for option in ("json", "map", "out", "save_profile"):
-        target = getattr(arguments, option, None)
+    taken = set()
+    for target in _targets(arguments):
         for kind, source in _sources(arguments):
-            if target not in (None, "-") and is_same_file(source, target):
+            if is_same_file(source, target):
                 raise ValueError(f"{target}: that is the {kind}, which the result would replace: expected another file")
+        place = os.path.realpath(target)
+        if place in taken and (os.path.isfile(place) or not os.path.exists(place)):     # and not /dev/null
+            raise ValueError(f"{target}: two results would go there: expected another file for one of them")
+        taken.add(place)
+
+
+def _targets(arguments):
+    """Return the files that are written."""
+    given = [getattr(arguments, option, None) for option in ("json", "map", "out", "save_profile")]
+    return [target for target in given if target not in (None, "-")]
 
 
 def _sources(arguments):
@@ -237,6 +251,13 @@ def settings_text(settings):
 def ratio_text(ratio):
     """Write a ratio for reading; None is one that does not exist."""
     return "-" if ratio is None else f"{ratio:.4f}"
+
+
+def _integer(text):
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is no such number: expected an integer") from None
 
 
 def _device_number(text):
