@@ -11,6 +11,7 @@ from .diagnosis import Moment
 from .errors import OutOfMemoryError
 from .settings import CAPACITY_MAX
 from .sizes import is_index, shown
+from .trace import require_trace
 
 MIB = 1 << 20
 PAGE = 2 * MIB              # of the virtual memory of simulated devices
@@ -154,7 +155,13 @@ def default_capacity(trace, growth="static"):
     """Return 1.25 times the peak of a trace, or 2 times for a pool that grows, in bytes.
 
     It is rounded up to 2 MiB, and at most what a pool can hold.
+
+    Raises
+    ------
+    TypeError
+        `trace` is no trace.
     """
+    require_trace(trace)
     quarters = 5 if growth == "static" else 8
     return min(max(-(-trace.peak_live * quarters // (8 * MIB)), 1) * 2 * MIB, CAPACITY_MAX)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import os
 import zlib
 
 from .errors import TraceError
@@ -120,8 +121,8 @@ class _Rejoined:
 
 @contextlib.contextmanager
 def open_source(path):
-    """Open a file as a `Source`."""
-    with open(path, "rb") as file:
+    """Open a file as a `Source`; a number, which open() would take for a file that is open already, is no path."""
+    with open(os.fspath(path), "rb") as file:
         yield Source(file)
 
 

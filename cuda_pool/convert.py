@@ -11,6 +11,7 @@ from ._trace_rmm import HEADER as RMM_HEADER
 from .peers import BestFit, play, standing_blocks
 from .sizes import counted, shown
 from .torch_format import INACTIVE, Block, Entry, Segment, write_snapshot
+from .trace import require_trace
 
 __all__ = ["FORMATS", "convert", "format_of"]
 
@@ -63,9 +64,12 @@ def convert(trace, path, to=None, *, progress=None):
     ------
     ValueError
         No such format, or the trace does not fit into 64-bit addresses.
+    TypeError
+        `trace` is no trace.
     OSError
         The file cannot be written; what had the name before still has it.
     """
+    require_trace(trace)
     to = format_of(path) if to is None else to
     progress = progress or (lambda done, total: None)
     if to == "csv":

@@ -4,6 +4,7 @@
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from ._rounds import (
 from .diagnosis import Moment
 from .reasons import Tightest, explain
 from .settings import ALIGNMENT, CAPACITY_MAX, resolve
+from .sizes import shown
+from .trace import require_trace
 
 __all__ = ["GRID", "Failure", "Fit", "FitResult", "Fitter", "fit"]
 
@@ -169,6 +172,7 @@ def fit(trace, *, backing="malloc", growth="static", reuse=None, lag=0, seed=Non
     TypeError
         A parameter is of a type that is not accepted.
     """
+    require_trace(trace)
     lag, seed = checked_lag(lag), checked_seed(seed)
     fitter = Fitter(trace, lag, seed, backing=backing, growth=growth, **not_none(reuse=reuse))
     chosen = _given_settings(settings)
@@ -313,6 +317,8 @@ def _compared(fitter, chosen, best, settings):
 
 
 def _given_settings(settings):
+    if settings is not None and not isinstance(settings, Mapping):
+        raise TypeError(f"settings is a dict with any of {', '.join(SETTINGS)}; got {shown(settings)}")
     unknown = set(settings or ()).difference(SETTINGS)
     if unknown:
         raise ValueError(f"no such settings: {', '.join(sorted(unknown))}; accepted: {', '.join(SETTINGS)}")

@@ -25,6 +25,7 @@ import heapq
 from bisect import bisect_left, insort
 
 from .sizes import shown
+from .trace import require_trace
 
 __all__ = ["POLICIES", "peak_reserved"]
 
@@ -289,8 +290,11 @@ def peak_reserved(trace, policy, progress=None):
     ------
     ValueError
         There is no such policy.
+    TypeError
+        `trace` is no trace.
     """
-    if policy not in POLICIES:
+    require_trace(trace)
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise ValueError(f"{shown(policy)} is no policy: expected {', '.join(POLICIES)}")
     return play(trace, POLICIES[policy](), progress).reserved
 

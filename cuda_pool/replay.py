@@ -11,9 +11,11 @@ from ._rounds import (
 from .diagnosis import Diagnosis, diagnose
 from .evidence import evidence_of_trace
 from .fitting import GRID, Fit, FitResult, fit
+from .map.recording import Recording
 from .profile import HEADROOM, as_profile
 from .settings import require_capacity
 from .sizes import parse_size, shown
+from .trace import require_trace
 
 __all__ = ["GRID", "Fit", "FitResult", "ReplayResult", "default_capacity", "fit", "replay", "time_malloc"]
 
@@ -183,6 +185,9 @@ def replay(trace, *, capacity=None, device=None, backing="malloc", growth="stati
     CudaError
         A driver call failed; DeviceUnavailableError when there is no device.
     """
+    require_trace(trace)
+    if recording is not None and not isinstance(recording, Recording):
+        raise TypeError(f"recording is a cuda_pool.map.Recording, or None; got {shown(recording)}")
     lag, repeats, seed = checked_lag(lag), _repeats(repeats), checked_seed(seed)
     profile = None if profile is None else as_profile(profile)
     if capacity is None:
@@ -228,8 +233,9 @@ def time_malloc(trace, *, repeats=1, progress=None):
     Raises
     ------
     ValueError, TypeError
-        `repeats` is no integer of at least 1.
+        `repeats` is no integer of at least 1; `trace` is no trace (TypeError).
     """
+    require_trace(trace)
     repeats = _repeats(repeats)
     run = Run(MallocReplay(trace))
     run.play(repeats, progress)

@@ -176,6 +176,12 @@ class Trace(TraceTable):
                 progress(min(start + ROWS_A_PIECE, self.events), self.events)
 
 
+def require_trace(trace):
+    """Raise TypeError unless `trace` is a Trace; a path is what is given in its place as a rule."""
+    if not isinstance(trace, TraceTable):
+        raise TypeError(f"trace is a cuda_pool.trace.Trace, as Trace.read(path) makes it; got {shown(trace)}")
+
+
 def _row(event, number):
     """Write an event as row `number`; what could be read as anything else than one event is refused."""
     fields = tuple(event) if isinstance(event, Iterable) else ()

@@ -14,6 +14,8 @@ _T = TypeVar("_T", bound="Trace")
 
 def read_trace(path: str | PathLike[str], *, max_events: int = ..., device: int | None = ...) -> Trace: ...
 
+def require_trace(trace: object) -> None: ...
+
 class Trace(TraceTable):
     format: str
     gpu: int | None

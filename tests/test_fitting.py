@@ -81,3 +81,5 @@ def test_fit_refuses_what_it_does_not_know():
         fit(Trace.from_events([]), settings={"slabs": 4})
     with pytest.raises(ValueError):
         fit(Trace.from_events([]), backing="paper")
+    with pytest.raises(TypeError, match="settings is a dict with any of slab_max, mid_max, min_block; got"):
+        fit(Trace.from_events([]), settings=["mid_max"])

@@ -335,6 +335,11 @@ def test_a_map_is_svg_or_html(name, tmp_path):
         write_map(tmp_path / "map.svg", pictures()["still"], by="size")
 
 
+def test_a_recording_that_nothing_was_played_to():
+    with pytest.raises(ValueError, match="the recording is empty"):
+        picture_of_recording(Recording(), "nothing")
+
+
 def run(*arguments):
     return cli.main(["map", *map(str, arguments)])
 

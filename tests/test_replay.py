@@ -14,7 +14,10 @@ from cuda_pool import _testing, sim
 from cuda_pool._api import Pool
 from cuda_pool._lag import LaggedReplay
 from cuda_pool._replay import MallocReplay, PoolReplay, Replay
+from cuda_pool.compare import compare
+from cuda_pool.convert import convert
 from cuda_pool.errors import CudaError, DeviceUnavailableError, OutOfMemoryError
+from cuda_pool.peers import peak_reserved
 from cuda_pool.replay import default_capacity, fit, replay, time_malloc
 from cuda_pool.trace import Trace
 
@@ -188,6 +191,21 @@ def test_values_that_are_not_accepted(given):
     with pytest.raises(ValueError):
         replay(trace, **given)
     assert replay(trace).failed_row is None
+
+
+@pytest.mark.parametrize("call", [
+    replay, fit, time_malloc, default_capacity, compare, lambda trace: peak_reserved(trace, "cupy"),
+    lambda trace: convert(trace, "never.csv")],
+    ids=["replay", "fit", "malloc", "capacity", "compare", "peers", "convert"])
+@pytest.mark.parametrize("trace", ["trace.csv.gz", None, 5])
+def test_what_is_no_trace(call, trace):
+    with pytest.raises(TypeError, match=r"trace is a cuda_pool.trace.Trace, as Trace.read\(path\) makes it; got "):
+        call(trace)
+
+
+def test_what_is_no_recording():
+    with pytest.raises(TypeError, match="recording is a cuda_pool.map.Recording, or None; got 5"):
+        replay(Trace.from_events([]), recording=5)
 
 
 def test_lag_says_what_is_accepted():

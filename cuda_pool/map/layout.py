@@ -119,7 +119,15 @@ def picture_of_snapshot(snapshot, title, *, lead=None, failure=None, now=0):
 
 
 def picture_of_recording(recording, title):
-    """Return the Picture of a recording: of every moment in it."""
+    """Return the Picture of a recording: of every moment in it.
+
+    Raises
+    ------
+    ValueError
+        No replay has filled the recording.
+    """
+    if recording.snapshot is None:
+        raise ValueError("the recording is empty: give it to cuda_pool.replay.replay(recording=...) first")
     snapshot, trace = recording.snapshot, recording.trace
     numbers, home = recording.streams_of_blocks()
     order = np.argsort(recording.address, kind="stable")

@@ -48,6 +48,7 @@ class Recording:
         if until is not None and until < 0:
             raise ValueError(f"until is a number of events from 0 on, got {shown(until)}")
         self.until = None if until is None else operator.index(until)
+        self.snapshot = None            # until a replay has filled the recording
 
     def end_of(self, trace):
         """Return how many events of a trace are to be played."""
