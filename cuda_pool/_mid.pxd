@@ -25,9 +25,11 @@ cdef enum:                      # mid_state_t
     MID_GAP                         # no memory: what lies between two regions, see _gap
     MID_SHUT                        # a whole region that is about to become a gap
 
-# A free block is a node of its bin's trie; one that serves a request knows what was asked for.
+# A free block is a node of its bin's trie; one that serves a request knows what was asked for. A thread that frees one
+# without the lock looks at that only, and must not take a node for it when another thread frees the block just then.
 ctypedef struct mid_node_t:
     uint32_t parent
+    uint32_t freed                  # 1 << 31: in the place of the CACHED bit of what was requested
     uint32_t child[2]
 
 ctypedef struct mid_live_t:
@@ -66,7 +68,8 @@ ctypedef struct mid_bins_t:
 #   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
 #   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
 #   free_blocks == number of them
-#   a free block is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the first d key bits
+#   a free block says so (`freed`), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
+#   first d key bits
 #   gaps == sum(gap of the blocks that are not free) <= gaps_max
 #   bit c of columns[r] is set  <=>  root[r][c] is not empty;  bit r of rows is set  <=>  columns[r] != 0
 ctypedef struct mid_t:

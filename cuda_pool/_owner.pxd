@@ -51,3 +51,11 @@ cdef inline void owners_discard(owners_t* owners, owner_t owner) noexcept nogil:
 
 cdef inline bint owners_has(const owners_t* owners, owner_t owner) noexcept nogil:
     return owners.word[owner >> 6] >> (owner & 63) & 1
+
+
+cdef inline bint owners_any(const owners_t* owners) noexcept nogil:
+    cdef int at
+    for at in range(OWNER_WORDS):
+        if owners.word[at] != 0:
+            return True
+    return False

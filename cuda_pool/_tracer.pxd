@@ -53,3 +53,5 @@ cdef int tracer_start(tracer_t* tracer) noexcept nogil  # errno
 cdef void tracer_flush(tracer_t* tracer) noexcept nogil
 # Write everything, and end the writer. Nobody begins a note any more, but some may be under way.
 cdef void tracer_stop(tracer_t* tracer) noexcept nogil
+# Drop the notes of a recording that is stopped and that nobody writes: they would be the next one's.
+cdef void tracer_discard(tracer_t* tracer) noexcept nogil

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from .evidence import HOLDERS_MAX, Evidence, Holder
+from .evidence import HOLDERS_MAX, Holder
 from .settings import CAPACITY_MAX
-from .sizes import format_size
+from .sizes import counted, format_size
 
 __all__ = ["Advice", "Cause", "Diagnosis", "Moment", "diagnose"]
 
@@ -352,7 +352,7 @@ def _leak(requested, moment, evidence):
             f"all through the run, {first.per_1000:.3g} in 1,000 events, and are never freed: "
             f"{format_size(first.holder.requested)}")
     if len(evidence.leaks) > 1:
-        text += f"; with {len(evidence.leaks) - 1} more groups of blocks {format_size(nbytes)}"
+        text += f"; with {counted(len(evidence.leaks) - 1, 'more group')} of blocks {format_size(nbytes)}"
     if certainty == POSSIBLE:
         text += ". It may be what the program needs: the history ends too early to tell"
     return Cause("leak", certainty, nbytes, text)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .diagnosis import NAMES, brief, diagnose, sizes_text
-from .sizes import format_size
+from .sizes import counted, format_size
 
 __all__ = ["Change", "Tightest", "TierWaste", "explain"]
 
@@ -205,7 +205,7 @@ def _moved(failure, name, old, new):
     goes, was = (below, above) if new > old else (above, below)
     blocks = sum(holder.blocks for holder in holders)
     nbytes = sum(holder.used for holder in holders)
-    return (f": {blocks} blocks, {format_size(nbytes)}, most of it in those of {sizes_text(holders[0])}, go to the "
+    return (f": {counted(blocks, 'block')}, {format_size(nbytes)}, most of it in those of {sizes_text(holders[0])}, go to the "
             f"{goes} tier instead of the {was} tier")
 
 

@@ -14,6 +14,7 @@ from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
 
 cdef const uint32_t NO_MID = 0
+cdef const uint32_t FREED = 0x80000000
 
 cdef enum:
     COLUMN_BITS = 3             # 1 << COLUMN_BITS == MID_COLUMNS
@@ -520,6 +521,7 @@ cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
     block.state = MID_FREE
     mid.free_blocks += 1
     block.role.node.parent = parent
+    block.role.node.freed = FREED
     block.role.node.child[0] = NO_MID
     block.role.node.child[1] = NO_MID
     bins.columns[bin >> COLUMN_BITS] |= <uint8_t>(1 << (bin & (MID_COLUMNS - 1)))
@@ -683,6 +685,8 @@ cdef const char* trie_check(const mid_t* mid, owner_t owner, int bin, uint64_t* 
         if came == links.parent:                        # first visit, from above
             if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin:
                 return b"mid: a block in a trie is not free, not the owner's, or in the wrong bin"
+            if links.freed != FREED:
+                return b"mid: a free block may be taken for a live one"
             if owner == NOBODY and block.batch != 0:
                 return b"mid: a block of nobody's has a batch"
             if not trie_place_check(mid, node):

@@ -15,7 +15,7 @@ from cuda_pool._locks cimport enter, enter_lock, leave, leave_lock
 from cuda_pool._movables cimport (
     MOVABLE_AWAY, MOVABLE_MOVES, MOVABLE_RESTS, NO_MOVABLE, movable_t, movables_add, movables_find, movables_remove)
 from cuda_pool._order cimport ref_is_valid, ref_to, stream_ref_t
-from cuda_pool._owner cimport NOBODY, owner_t, owners_add, owners_t
+from cuda_pool._owner cimport NOBODY, owner_t, owners_add, owners_any, owners_discard, owners_has, owners_t
 from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, segment_mark_movable
 from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
@@ -29,7 +29,7 @@ from cuda_pool._traced cimport (
     MOVABLE_KEY, traced_enter, traced_held_stack, traced_made, traced_open, traced_settle, traced_stack,
     traced_try_enter)
 from cuda_pool._tracer cimport STREAM_OF_BLOCK, tracer_t
-from cuda_pool._uses cimport use_t, uses_of
+from cuda_pool._uses cimport use_t, uses_find, uses_of, uses_remove
 
 
 # Making
@@ -346,6 +346,7 @@ cdef int use_on(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
     cdef owners_t homes
     cdef owner_t home
     cdef uint32_t batch
+    cdef bint known = False
     cdef int status = enter(pool)
     if status != STATUS_OK:
         return status
@@ -353,15 +354,36 @@ cdef int use_on(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
     home, batch = record.home, record.batch
     use = uses_of(&pool.uses, pool_offset(pool, record.ptr)) if owner != home else NULL
     if use != NULL:
+        known = owners_has(&use.owners, owner)
         owners_add(&use.owners, owner)
     leave(pool)
     if owner == home:
         return STATUS_OK
     if use == NULL:
         return STATUS_HOST_MEMORY
+    if batch == 0:
+        return STATUS_OK
     memset(&homes, 0, sizeof(homes))
     owners_add(&homes, home)
-    return get_behind_or_wait(pool, owner, &homes, batch) if batch != 0 else STATUS_OK
+    status = get_behind_or_wait(pool, owner, &homes, batch)
+    if status != STATUS_OK and not known:
+        take_use_back(pool, handle, owner)
+    return status
+
+
+cdef void take_use_back(pool_t* pool, uint32_t handle, owner_t owner) noexcept nogil:
+    """The caller has `slow` and a pin on the block: it has not moved since."""
+    cdef size_t offset
+    cdef use_t* use
+    if enter(pool) != STATUS_OK:
+        return
+    offset = pool_offset(pool, pool.movables.record[handle].ptr)
+    use = uses_find(&pool.uses, offset)
+    if use != NULL:
+        owners_discard(&use.owners, owner)
+        if not owners_any(&use.owners) and use.origin == NOBODY:
+            uses_remove(&pool.uses, offset)
+    leave(pool)
 
 
 cdef int pin_drop(pool_t* pool, uint32_t handle) noexcept nogil:

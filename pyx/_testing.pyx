@@ -1254,6 +1254,11 @@ def end_period(Pool pool not None):
     leave_all(pool.state)
 
 
+def uses_count(Pool pool not None):
+    """Return the number of blocks of which something is to be known."""
+    return pool.state.uses.count
+
+
 def revive(Pool pool not None, size_t ptr, uint32_t nbytes):
     """Let a slot in a thread's cache look live, as it does to another thread that frees it at the same time."""
     cdef segment_t* segment = &pool.state.segment

@@ -130,6 +130,12 @@ cdef void tracer_stop(tracer_t* tracer) noexcept nogil:
     tracer.is_running = 0
 
 
+cdef void tracer_discard(tracer_t* tracer) noexcept nogil:
+    put_u32(&tracer.error, EINTR)              # nothing is written any more
+    while take_turn(tracer) or see_i64(&tracer.ring.credits) != RING_NOTES:
+        doze(DOZE_US)
+
+
 # The writer
 
 cdef void* tracer_run(void* argument) noexcept nogil:

@@ -23,7 +23,7 @@ from cuda_pool._relaxed cimport get_pointer, get_u64, set_pointer
 from cuda_pool._ring cimport put_u32, see_u32
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 from cuda_pool._tracer cimport (
-    tracer_add_live, tracer_destroy, tracer_flush, tracer_make, tracer_reset, tracer_start, tracer_stop)
+    tracer_add_live, tracer_destroy, tracer_discard, tracer_flush, tracer_make, tracer_reset, tracer_start, tracer_stop)
 
 from cuda_pool._atomic import open_atomically, require_writable
 from cuda_pool._living import Living
@@ -284,6 +284,8 @@ cdef class Tracing:
             self.pool = NULL
             tracer.keeper = tracer.owner = NULL
             detach(state, tracer)
+            with nogil:
+                tracer_discard(tracer)
             put_u32(&tracer.taken, 0)
             raise OSError(fault, f"{strerror(fault).decode()}: no thread can be started to write the recording")
         return 0

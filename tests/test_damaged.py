@@ -20,6 +20,7 @@ import cuda_pool as cp
 from cuda_pool.cli import main
 from cuda_pool.snapshot import Block, Segment, Snapshot, Stream
 
+from .models import optimised
 from .snapshots import SHAPES, pickled
 
 ROOM = 1 << 30          # bytes that a refusal may take
@@ -251,6 +252,7 @@ def gibibyte_at_most():
     resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
 
 
+@optimised                      # a sanitizer takes terabytes of addresses
 @pytest.mark.untraced
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_refusal_takes_less_than_a_gibibyte_and_leaves_nothing(tmp_path, kind):

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import cuda_pool as cp
-from cuda_pool import sim
+from cuda_pool import _testing, sim
 from cuda_pool.errors import CudaError
 
 from .models import comparable, forked
@@ -516,12 +516,15 @@ def test_the_driver_fails_while_a_block_is_pinned_for_another_stream(make_device
         pool.alloc("64KiB")
         pool.alloc("64KiB")
         for block in blocks:
+            known = _testing.uses_count(pool)
             device.fail(call, code="cudaErrorUnknown")
             try:
                 with block.pin(stream=user.handle) as ptr:
                     user.read(ptr, 100)
             except CudaError as error:
                 assert error.call == call
+                assert _testing.uses_count(pool) == known
+                pool.check()
             device.clear_faults()
             assert not block.pinned
             with block.pin(stream=user.handle) as ptr:

@@ -16,7 +16,7 @@ import cuda_pool as cp
 from cuda_pool import _bench, capi, cli
 from cuda_pool.trace import Trace
 
-from .models import forked
+from .models import forked, optimised
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -322,6 +322,47 @@ def test_one_recording_at_a_time(pool):
         cp.record(pool)
     with pytest.raises(TypeError):
         cp.record(None)
+
+
+VAIN = """
+import resource, threading
+import cuda_pool as cp
+pool = cp.Pool("64MiB", device=cp.sim.Device("64MiB"))
+going, refused = True, 0
+
+def work():
+    while going:
+        pool.free(pool.alloc(1000))
+
+worker = threading.Thread(target=work)
+worker.start()
+before = resource.getrlimit(resource.RLIMIT_AS)
+for attempt in range(40):
+    taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (6 << 20), before[1]))      # a thread's stack needs 8 MiB
+    try:
+        cp.record(pool).close()
+    except OSError as error:
+        refused += "no thread can be started" in str(error)
+    except MemoryError:
+        pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+going = False
+worker.join()
+with cp.record(pool, "last.csv"):
+    pool.free(pool.alloc(77))
+print(refused)
+"""
+
+
+@optimised                      # a sanitizer takes terabytes of addresses
+def test_what_was_noted_in_vain_is_not_the_next_recordings(run_python, tmp_path):
+    """Nobody could write it, while another thread went on."""
+    done = run_python(VAIN)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+    assert (tmp_path / "last.csv").read_text().splitlines() == ["event,id,size,stream", "alloc,0,77,0", "free,0,77,0"]
 
 
 def test_a_pool_that_is_closed_first(make_device, tmp_path):
