@@ -1,5 +1,7 @@
 """Extents: what a segment's memory is divided into at one moment, from its lowest offset to its highest."""
 
+from libc.stdint cimport uint32_t
+
 from cuda_pool._owner cimport owner_t
 from cuda_pool._segment cimport segment_t, tier_t
 
@@ -28,7 +30,7 @@ ctypedef struct extent_t:
 ctypedef struct extents_t:
     extent_t* extent
     size_t count
-    size_t capacity
+    uint32_t capacity
     bint lacks_memory               # an extent is missing: the host had none for it
 
 cdef void extents_destroy(extents_t* extents) noexcept nogil

@@ -1,6 +1,6 @@
 """Sums over a pool's memory at one moment: who has it, and where what is free lies."""
 
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint32_t, uintptr_t
 
 from cuda_pool._owner cimport OWNERS, owner_t
 from cuda_pool._periods cimport periods_t
@@ -31,7 +31,7 @@ ctypedef struct survey_t:
     pool_stats_t stats
     holding_t* holding
     size_t holdings
-    size_t room                     # for holdings
+    uint32_t room                   # for holdings
     bint sampled                    # not all blocks were looked at: holdings and `pending` are estimates
     bint lacks_memory               # a holding is missing: the host had no memory for it
     size_t pending[OWNERS]          # bytes that each owner freed, not known to be anybody's yet; of NOBODY: held blocks

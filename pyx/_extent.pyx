@@ -1,10 +1,11 @@
 """Extents: what a segment's memory is divided into at one moment, from its lowest offset to its highest."""
 
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 
 from cuda_pool._bins cimport CACHED
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_entry_t
+from cuda_pool._hostmem cimport host_grow
 from cuda_pool._mid cimport (
     MID_FREE, MID_GAP, MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t)
 from cuda_pool._owner cimport NOBODY
@@ -12,9 +13,6 @@ from cuda_pool._pages cimport pages_first, pages_has, pages_next, pages_t
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIER_BUDDY, TIER_MID, TIER_SLAB, segment_boundary)
 from cuda_pool._slab cimport NO_SLOT, slab_t, slot_is_live
-
-cdef enum:
-    EXTENTS_FIRST = 1024
 
 
 cdef void extents_destroy(extents_t* extents) noexcept nogil:
@@ -187,15 +185,7 @@ cdef void add(extents_t* extents, const extent_t* extent) noexcept nogil:
 
 
 cdef bint reserve(extents_t* extents, size_t more) noexcept nogil:
-    cdef size_t capacity
-    cdef extent_t* larger
-    if extents.count + more <= extents.capacity:
+    if host_grow(<void**>&extents.extent, sizeof(extent_t), &extents.capacity, <uint32_t>(extents.count + more)):
         return True
-    capacity = max(2 * extents.capacity, extents.count + more, <size_t>EXTENTS_FIRST)
-    larger = <extent_t*>realloc(extents.extent, capacity * sizeof(extent_t))
-    if larger == NULL:
-        extents.lacks_memory = True
-        return False
-    extents.extent = larger
-    extents.capacity = capacity
-    return True
+    extents.lacks_memory = True
+    return False

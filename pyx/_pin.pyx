@@ -20,10 +20,10 @@ from cuda_pool._segment cimport place_t, segment_alloc_movable, segment_find, se
 from cuda_pool._state cimport pool_address, pool_offset
 from cuda_pool._status cimport (
     STATUS_BAD_ALIGNMENT, STATUS_CAPTURING, STATUS_CLOSED, STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_OK,
-    STATUS_OUT_OF_MEMORY, STATUS_PINNED, STATUS_STREAMS, STATUS_WOULD_WAIT)
+    STATUS_OUT_OF_MEMORY, STATUS_PINNED, STATUS_WOULD_WAIT)
 from cuda_pool._ring cimport note_t
 from cuda_pool._serve cimport serve_unnoted
-from cuda_pool._slowly cimport identify_ref, slow_enter
+from cuda_pool._slowly cimport slow_enter, slow_enter_named
 from cuda_pool._take_back cimport take_back_async_unnoted, try_take_back_async_unnoted
 from cuda_pool._traced cimport (
     MOVABLE_KEY, traced_enter, traced_held_stack, traced_made, traced_open, traced_settle, traced_stack,
@@ -154,14 +154,10 @@ cdef int find_home(pool_t* pool, const stream_ref_t* stream, size_t nbytes, size
     A captured stream is refused: what it has is its graph's, and cannot move.
     """
     cdef owner_t owner
-    cdef int status = slow_enter(pool)
+    cdef int status = slow_enter_named(pool, stream, &owner)
     if status != STATUS_OK:
         return status
-    status = identify_ref(pool, stream, &owner)
-    if status == STATUS_OK and owner == NOBODY:
-        status = STATUS_STREAMS
-    if status == STATUS_OK:
-        status = enter_lock(pool)
+    status = enter_lock(pool)
     if status == STATUS_OK:
         home[0] = ref_to(&pool.order, owner, stream.handle)
         if pool.order.stream[owner].capture != NOBODY:
@@ -323,18 +319,14 @@ cdef int pin_take_on(pool_t* pool, uint32_t handle, const stream_ref_t* stream, 
     ptr[0] = NULL
     if handle == NO_MOVABLE:
         return STATUS_OK
-    status = slow_enter(pool)
+    status = slow_enter_named(pool, stream, &owner)
     if status != STATUS_OK:
         return status
-    status = identify_ref(pool, stream, &owner)
-    if status == STATUS_OK and owner == NOBODY:
-        status = STATUS_STREAMS
+    status = pin_try_take(pool, handle, ptr)
     if status == STATUS_OK:
-        status = pin_try_take(pool, handle, ptr)
-        if status == STATUS_OK:
-            status = use_on(pool, handle, owner)
-            if status != STATUS_OK:
-                pin_drop(pool, handle)
+        status = use_on(pool, handle, owner)
+        if status != STATUS_OK:
+            pin_drop(pool, handle)
     lock_release(&pool.slow)
     return status
 

@@ -37,6 +37,24 @@ cdef int slow_enter(pool_t* pool) noexcept nogil:
     return status
 
 
+cdef int slow_enter_as(pool_t* pool, const stream_ref_t* stream, owner_t* owner) noexcept nogil:
+    cdef int status = slow_enter(pool)
+    if status != STATUS_OK:
+        return status
+    status = identify_ref(pool, stream, owner)
+    if status != STATUS_OK:
+        lock_release(&pool.slow)
+    return status
+
+
+cdef int slow_enter_named(pool_t* pool, const stream_ref_t* stream, owner_t* owner) noexcept nogil:
+    cdef int status = slow_enter_as(pool, stream, owner)
+    if status == STATUS_OK and owner[0] == NOBODY:
+        lock_release(&pool.slow)
+        status = STATUS_STREAMS
+    return status
+
+
 cdef void renew_batches(pool_t* pool) noexcept nogil:
     """Where frees go on meanwhile, the next call tries again: there are as many batches left as were used."""
     if not is_capturing(pool) and wait_for_all(pool) == STATUS_OK:
@@ -63,24 +81,20 @@ cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, const strea
 cdef int alloc_asking(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                       void** ptr) noexcept nogil:
     cdef owner_t owner
-    cdef int status = slow_enter(pool)
+    cdef int status = slow_enter_as(pool, stream, &owner)
     if status != STATUS_OK:
         return status
-    status = identify_ref(pool, stream, &owner)
-    if status == STATUS_OK:
-        status = alloc_waiting(pool, nbytes, alignment, owner, ptr)
+    status = alloc_waiting(pool, nbytes, alignment, owner, ptr)
     lock_release(&pool.slow)
     return status
 
 
 cdef int free_async_slowly(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef owner_t owner
-    cdef int status = slow_enter(pool)
+    cdef int status = slow_enter_as(pool, stream, &owner)
     if status != STATUS_OK:
         return status
-    status = identify_ref(pool, stream, &owner)
-    if status == STATUS_OK:
-        status = free_async_marking(pool, ptr, owner, stream.handle)
+    status = free_async_marking(pool, ptr, owner, stream.handle)
     lock_release(&pool.slow)
     return status
 
@@ -99,17 +113,13 @@ cdef int identify_ref(pool_t* pool, const stream_ref_t* stream, owner_t* owner) 
 
 cdef int record_use_slowly(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef owner_t owner
-    cdef int status = slow_enter(pool)
+    cdef int status = slow_enter_named(pool, stream, &owner)
     if status != STATUS_OK:
         return status
-    status = identify_ref(pool, stream, &owner)
-    if status == STATUS_OK and owner == NOBODY:
-        status = STATUS_STREAMS
+    status = enter(pool)
     if status == STATUS_OK:
-        status = enter(pool)
-        if status == STATUS_OK:
-            status = record_use_locked(pool, ptr, captured(pool, owner))
-            leave(pool)
+        status = record_use_locked(pool, ptr, captured(pool, owner))
+        leave(pool)
     lock_release(&pool.slow)
     return status
 

@@ -5,12 +5,13 @@ are many: what the sample says of sizes and streams is scaled to the totals, whi
 """
 
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from cuda_pool._bins cimport CACHED
 from cuda_pool._bits cimport log2_floor
 from cuda_pool._buddy cimport BUDDY_LIVE, buddy_entry_t
+from cuda_pool._hostmem cimport host_grow
 from cuda_pool._locks cimport enter, leave
 from cuda_pool._mid cimport MID_FREE, MID_UNIT, MID_USED, mid_block_t
 from cuda_pool._order cimport (
@@ -26,7 +27,6 @@ from cuda_pool._tally cimport tally_t
 
 cdef enum:
     BINS = 512                      # sizes of a tier: log2, then three more bits
-    HOLDINGS_FIRST = 64
 
 # 2**64 / golden ratio: its multiples are spread evenly, and have no short period.
 cdef uint64_t GOLDEN = 0x9E3779B97F4A7C15
@@ -229,17 +229,10 @@ cdef void note(survey_t* survey, index_t* index, tier_t tier, owner_t owner, siz
 
 
 cdef bint make_room(survey_t* survey) noexcept nogil:
-    cdef size_t room = max(2 * survey.room, <size_t>HOLDINGS_FIRST)
-    cdef holding_t* larger
-    if survey.holdings < survey.room:
+    if host_grow(<void**>&survey.holding, sizeof(holding_t), &survey.room, <uint32_t>survey.holdings + 1):
         return True
-    larger = <holding_t*>realloc(survey.holding, room * sizeof(holding_t))
-    if larger == NULL:
-        survey.lacks_memory = True
-        return False
-    survey.holding = larger
-    survey.room = room
-    return True
+    survey.lacks_memory = True
+    return False
 
 
 # As values of Python

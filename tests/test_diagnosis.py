@@ -48,6 +48,13 @@ class Script:
         return Trace.from_events(self.events)
 
 
+def recorded(name):
+    path = TRACES / f"{name}.csv.gz"
+    if not path.exists():
+        pytest.skip("the recorded traces are not here")
+    return Trace.read(path)
+
+
 def failed(pool, nbytes, **options):
     """Return the diagnosis of an allocation that fails; the pool is as it was."""
     before, live = pool.stats(), pool.snapshot()
@@ -277,10 +284,7 @@ def test_what_each_step_frees_is_no_leak():
 @pytest.mark.parametrize("share", [0.7, 0.95, 1.0])
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_programs_do_not_leak(name, share):
-    path = TRACES / f"{name}.csv.gz"
-    if not path.exists():
-        pytest.skip("the recorded traces are not here")
-    trace = Trace.read(path)
+    trace = recorded(name)
     result = replay(trace, capacity=max(int(trace.peak_live * share), 256))
     if result.failed_row is None:
         pytest.skip("the trace goes through")
@@ -330,10 +334,7 @@ def test_a_live_pool_that_loses_nothing(device, seed):
 @pytest.mark.parametrize("share", [0.7, 0.95, 0.99])
 @pytest.mark.parametrize("name", RECORDED)
 def test_no_recorded_program_seems_to_lose_memory_to_a_live_pool(name, share):
-    path = TRACES / f"{name}.csv.gz"
-    if not path.exists():
-        pytest.skip("the recorded traces are not here")
-    trace = Trace.read(path)
+    trace = recorded(name)
     capacity = int(trace.peak_live * share)
     with cp.Pool(capacity, device=cp.sim.Device(capacity, lazy=True)) as pool:
         loop = _replay.PoolReplay(trace, pool)
