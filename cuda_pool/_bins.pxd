@@ -17,8 +17,10 @@ cdef enum:
     BIN_MOST = 64
     BIN_ALIGNMENT = 256             # settings.ALIGNMENT
     BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many
-    BLOCK_SHIFT_LEAST = 12          # blocks from 4 KiB
-    BLOCK_SHIFT_MOST = 20           # up to 1 MiB
+    BLOCK_SHIFT_LEAST = 12
+    BLOCK_SHIFT_MOST = 20
+    BLOCK_LEAST = 1 << BLOCK_SHIFT_LEAST    # bytes: blocks from 4 KiB
+    BLOCK_MOST = 1 << BLOCK_SHIFT_MOST      # up to 1 MiB
     BLOCK_STEPS = 8                 # bins between a power of two and the next
     BLOCK_BINS = (BLOCK_SHIFT_MOST - BLOCK_SHIFT_LEAST) * BLOCK_STEPS + 1
 

@@ -1,6 +1,6 @@
-"""Mid tier: one range of coalescing blocks, best fit in O(log n) through a two-level bitmap of tries."""
+"""Mid tier: one range of coalescing blocks, best fit in O(log n) through a bitmap of tries."""
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pages cimport pages_missing, pages_t
@@ -9,8 +9,9 @@ cdef const uint32_t NO_MID          # no block: record 0 is never used
 
 cdef enum:
     MID_UNIT = 256                  # bytes
-    MID_ROWS = 32                   # bins: log2(size), then three more bits of it
-    MID_COLUMNS = 8
+    MID_STEPS = 8                   # bins between a power of two and the next
+    MID_BINS = 32 * MID_STEPS       # sizes have 32 bits
+    MID_WORDS = 4                   # MID_BINS / 64
     MID_CANDIDATES = 16
 
 ctypedef int mid_state_t
@@ -31,6 +32,7 @@ ctypedef struct mid_node_t:
     uint32_t parent
     uint32_t freed                  # 1 << 31: in the place of the CACHED bit of what was requested
     uint32_t child[2]
+    uint32_t bin
 
 ctypedef struct mid_live_t:
     uint64_t requested              # bytes
@@ -59,9 +61,8 @@ ctypedef struct mid_block_t:
 
 # The bins of one owner's free blocks.
 ctypedef struct mid_bins_t:
-    uint32_t rows
-    uint8_t columns[MID_ROWS]
-    uint32_t root[MID_ROWS][MID_COLUMNS]
+    uint64_t filled[MID_WORDS]      # a bit for each bin
+    uint32_t root[MID_BINS]
 
 # The tier owns [start, end) of the region, in units; start moves down as it grows.
 # Invariants, asserted by mid_check():
@@ -71,7 +72,7 @@ ctypedef struct mid_bins_t:
 #   a free block says so (`freed`), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
 #   first d key bits
 #   gaps == sum(gap of the blocks that are not free) <= gaps_max
-#   bit c of columns[r] is set  <=>  root[r][c] is not empty;  bit r of rows is set  <=>  columns[r] != 0
+#   bit b of filled is set  <=>  root[b] is not NO_MID;  bin == bin_of(size) in every node
 ctypedef struct mid_t:
     uint32_t start
     uint32_t end
@@ -96,7 +97,6 @@ ctypedef struct mid_t:
 # At most `most` blocks, free or not. 0 when the host has no memory.
 cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end, size_t most) noexcept nogil
 cdef void mid_destroy(mid_t* mid) noexcept nogil
-cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil       # 0: there are that many
 
 # A free block of `owner` that holds `size` units from a multiple of 1 << `align` on (units, counted from -bias), or
 # NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it
@@ -120,6 +120,8 @@ cdef uint32_t mid_find_any(const mid_t* mid, owner_t owner, uint32_t size, int a
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil
+# The same with the best fit among the owner's blocks and nobody's, or NO_MID: without pages and alignment.
+cdef uint32_t mid_take_best(mid_t* mid, owner_t owner, uint32_t size, mid_state_t state) noexcept nogil
 # Take exactly `size` units from `start` on out of free blocks that the view allows: the block, as one of the asker's,
 # or NO_MID. `near` is any block that starts at or below `start`. Needs two reserved records.
 cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
@@ -144,6 +146,24 @@ cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept no
 cdef void mid_absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil        # merge a block with the one above it
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
+
+cdef inline bint mid_reserve(const mid_t* mid, uint32_t records) noexcept nogil:
+    """Are there so many records for new blocks?"""
+    return records <= mid.spares or records - mid.spares <= mid.capacity - mid.made
+
+
+cdef inline bint mid_has_none(const mid_t* mid, owner_t owner) noexcept nogil:
+    """Has the owner no free block?"""
+    cdef const uint64_t* filled = mid.bins[owner].filled
+    return filled[0] | filled[1] | filled[2] | filled[3] == 0
+
+
+cdef inline uint32_t mid_better(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:
+    """The smaller one of two blocks; the stream's own if they are equal."""
+    if own == NO_MID or (other != NO_MID and mid.block[other].size < mid.block[own].size):
+        return other
+    return own
+
 
 cdef inline bint run_fits(uint32_t offset, uint32_t length, uint32_t size, int align, uint32_t bias) noexcept nogil:
     """Do `length` units from `offset` on hold `size` of them at an aligned start?"""

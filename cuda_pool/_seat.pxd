@@ -40,6 +40,8 @@ cdef extern from * nogil:
         return __atomic_load_n(gate, __ATOMIC_ACQUIRE) == pool;
     #endif
     }
+    #include <pthread.h>
+    #define CUDA_POOL_SYSTEM_THREAD() ((size_t)pthread_self())
     #define CUDA_POOL_LIKELY(x) __builtin_expect(!!(x), 1)
     #define CUDA_POOL_PLACES 8
     """
@@ -49,6 +51,7 @@ cdef extern from * nogil:
     bint sit "cuda_pool_sit"(unsigned*)
     bint is_open "cuda_pool_is_open"(void* const* gate, const void* pool)
     bint likely "CUDA_POOL_LIKELY"(bint)
+    size_t system_thread "CUDA_POOL_SYSTEM_THREAD"()
 
 cdef enum:                      # seat_stop_t
     SEAT_GOES = 0
@@ -60,7 +63,6 @@ ctypedef struct seat_t:
     unsigned busy                   # 1 while the thread is at work on it
     void* gate                      # what opens it: `pool`, or its tracer; NULL while it is stopped
     void* pool                      # the pool_t, NULL once that let go
-    const void* segment             # its segment_t
     uint32_t stopped                # a seat_stop_t, for whoever looks; the thread sees it at `gate`
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
     owner_t recent                  # whose cache served last
@@ -73,6 +75,7 @@ ctypedef struct seat_t:
     size_t requested_room
     cache_t* cache[OWNERS]          # of each stream on which it has allocated or freed; for the others one without room
     uint64_t thread
+    size_t system_thread            # the system's number of it, 0 once it ends
     seat_t* next                    # of the pool
     seat_t* also                    # of the thread
     seat_t** place                  # where the thread finds it
@@ -84,8 +87,6 @@ ctypedef struct seat_t:
 cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil
 # The calling thread's seat at a pool, if it has one that is not found at once; it is found from now on.
 cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil
-# The calling thread's seat at the pool of a segment, or NULL.
-cdef seat_t* seat_mine(const void* segment) noexcept nogil
 # Where the calling thread finds its seat at a pool with that place, or another one. _calls says how: the table has to be
 # in the module where most look at it.
 cdef seat_t** seat_place(uint32_t place) noexcept nogil

@@ -2,15 +2,15 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bins cimport CACHED
+from cuda_pool._bins cimport BLOCK_MOST, CACHED
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._lock cimport APART
-from cuda_pool._mid cimport MID_UNIT, mid_t
-from cuda_pool._owner cimport owner_t, owners_t, view_t
+from cuda_pool._mid cimport MID_UNIT, mid_block_t, mid_free, mid_has_none, mid_t
+from cuda_pool._owner cimport NOBODY, owner_t, owners_t, view_t
 from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
-from cuda_pool._seat cimport room_take, seat_t
+from cuda_pool._seat cimport room_take, seat_t, system_thread
 from cuda_pool._slab cimport (
     NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take,
     slabs_available, slabs_of, slabs_t, slot_is_live)
@@ -95,6 +95,7 @@ ctypedef struct segment_t:
     tally_t buddy_tally
     uint64_t below[APART]
     seat_t* seats                   # of the threads that have one
+    const seat_t* noted             # whose thread was the last to change the totals with the pool's lock held
     size_t used_high                # bytes: as far as it was seen with the pool's lock held
     size_t requested_high
     size_t held                     # bytes
@@ -117,8 +118,11 @@ cdef void segment_recount(segment_t* segment) noexcept nogil
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        # of all that there may be
 # The highest totals that were seen. They are exact while only one thread calls; with several what others have changed
 # in their caches is seen when a block that comes from none is allocated.
-cdef void segment_note_highs(segment_t* segment) noexcept nogil        # look at the totals now
-cdef void segment_note_seat(const segment_t* segment) noexcept nogil   # let the calling thread's seat look at them
+# See how high the totals are, and let the calling thread's seat know by how much they may rise until they are higher
+# than ever; with the pool's lock held.
+cdef void segment_note(segment_t* segment) noexcept nogil
+# Let what is learned see them.
+cdef void segment_learn(segment_t* segment) noexcept nogil
 cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil     # that was taken
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil
 # Serve a request that no slot can hold, or say STATUS_OUT_OF_MEMORY without having looked at the slabs: with the pool's
@@ -214,13 +218,26 @@ cdef inline bint segment_is_last(const segment_t* segment, size_t offset) noexce
     """Is a block of the mid tier that starts at an offset all that is live?"""
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
     return (tag & TAG_TIER == TIER_MID
-            and segment_total(segment).used == <size_t>segment.mid.block[tag >> TAG_INDEX_SHIFT].size * MID_UNIT)
+            and segment_used(segment) == <size_t>segment.mid.block[tag >> TAG_INDEX_SHIFT].size * MID_UNIT)
+
+
+cdef inline size_t segment_used(const segment_t* segment) noexcept nogil:
+    """The same as segment_total(segment).used."""
+    cdef size_t used = segment.total.used
+    cdef const seat_t* seat = segment.seats
+    while seat != NULL:
+        used += get_size(&seat.total.used)
+        seat = seat.next
+    return used
 
 
 cdef inline bint segment_claim_place(segment_t* segment, const place_t* place) noexcept nogil:
-    """Let no thread put a live block that was found into its cache any more; False where one just did."""
+    """Let no thread put a live block that was found into its cache any more; False where one just did. Large ones are
+    in no cache.
+    """
     cdef uint64_t* requested = &segment.mid.block[place.index].role.live.requested
-    return place.tier != TIER_MID or swap_u64(requested, place.requested, place.requested | CACHED)
+    return (place.tier != TIER_MID or place.used > <size_t>BLOCK_MOST
+            or swap_u64(requested, place.requested, place.requested | CACHED))
 
 
 cdef inline void segment_unclaim_place(segment_t* segment, const place_t* place) noexcept nogil:
@@ -234,7 +251,7 @@ cdef inline bint is_movable(const place_t* place) noexcept nogil:
 
 cdef inline bint segment_has_owned(const segment_t* segment, owner_t owner) noexcept nogil:
     """Does the owner have free memory in the upper tiers?"""
-    return segment.mid.bins[owner].rows != 0 or segment.buddy.lists[owner].nonempty != 0
+    return not mid_has_none(&segment.mid, owner) or segment.buddy.lists[owner].nonempty != 0
 
 
 cdef inline uint32_t segment_boundary(const segment_t* segment) noexcept nogil:
@@ -261,22 +278,50 @@ cdef inline void seat_fall(seat_t* seat, size_t used, size_t requested) noexcept
     seat.requested_room += requested
 
 
-cdef inline void seat_note(seat_t* seat, const segment_t* segment) noexcept nogil:
-    """See how high the segment's totals are, and how much they may rise until they are higher than ever.
+cdef inline seat_t* seat_alone(const segment_t* segment) noexcept nogil:
+    """The only seat, if it is the calling thread's and nobody else has changed the totals since it saw them; or NULL.
 
-    By the seat's thread, at the seat or with the pool's lock held, or by whoever holds all locks.
+    Then its room is exact: what is changed at the seat is counted there, and what is changed with the lock here.
     """
-    note_one(seat.total.used + get_size(&segment.total.used), get_size(&segment.used_high), &seat.used_high,
-             &seat.used_room)
-    note_one(seat.total.requested + get_size(&segment.total.requested), get_size(&segment.requested_high),
-             &seat.requested_high, &seat.requested_room)
+    cdef seat_t* seat = segment.seats
+    if (seat == NULL or seat != segment.noted or seat.next != NULL
+            or get_size(&seat.system_thread) != system_thread()):
+        return NULL
+    return seat
+
+
+cdef inline void segment_note_alloc(segment_t* segment, size_t used, size_t requested) noexcept nogil:
+    """See how high the totals are after an allocation with the pool's lock held."""
+    cdef seat_t* seat = seat_alone(segment)
+    if seat != NULL and seat.used_room >= used and seat.requested_room >= requested:
+        seat.used_room -= used
+        seat.requested_room -= requested
+    else:
+        segment_note(segment)
+
+
+cdef inline void segment_note_free(segment_t* segment, size_t used, size_t requested) noexcept nogil:
+    cdef seat_t* seat = seat_alone(segment)
+    if seat != NULL:
+        seat.used_room += used
+        seat.requested_room += requested
+    else:
+        segment_note(segment)
+
+
+cdef inline size_t higher(size_t known, size_t total) noexcept nogil:
+    """What others have freed may be seen before what they had allocated: a total less than nothing is not higher."""
+    return total if <ptrdiff_t>(total - known) > 0 else known
+
+
+cdef inline void seat_note(seat_t* seat, const segment_t* segment, size_t used, size_t requested) noexcept nogil:
+    """Look at totals from a seat: by its thread with the pool's lock held, or by whoever holds all locks."""
+    note_one(used, segment.used_high, &seat.used_high, &seat.used_room)
+    note_one(requested, segment.requested_high, &seat.requested_high, &seat.requested_room)
 
 
 cdef inline void note_one(size_t total, size_t known, size_t* high, size_t* room) noexcept nogil:
-    """What others have freed meanwhile may make a total less than nothing."""
-    known = max(known, high[0])
-    if <ptrdiff_t>(total - known) > 0:
-        known = total
+    known = higher(max(known, high[0]), total)
     set_size(high, known)
     room[0] = known - total
 
@@ -284,7 +329,7 @@ cdef inline void note_one(size_t total, size_t known, size_t* high, size_t* room
 cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept nogil:
     """Count a live block that is one no longer."""
     tally_leave(&segment.total, place.used, place.requested)
-    segment_note_seat(segment)
+    segment_note_free(segment, place.used, place.requested)
     if place.tier == TIER_SLAB:
         return
     tally_leave(&segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally, place.used, place.requested)
@@ -334,6 +379,23 @@ cdef inline bint segment_is_live(const segment_t* segment, size_t offset, place_
     return segment_slot_is_live(segment, tag >> TAG_INDEX_SHIFT, offset, place)
 
 
+cdef inline bint segment_mid_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
+    """Find the live block of the mid tier that starts at an offset inside the segment."""
+    cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
+    cdef const mid_block_t* block = &segment.mid.block[tag >> TAG_INDEX_SHIFT]
+    if (tag & TAG_TIER != TIER_MID or <size_t>block.offset * MID_UNIT != offset
+            or get_u64(&block.role.live.requested) & CACHED):
+        return False
+    place.tier = TIER_MID
+    place.index = tag >> TAG_INDEX_SHIFT
+    place.owner = block.owner
+    place.batch = block.batch
+    place.used = <size_t>block.size * MID_UNIT
+    place.requested = block.role.live.requested
+    place.movable = block.role.live.movable
+    return True
+
+
 cdef inline bint segment_slot_is_live(const segment_t* segment, uint32_t index, size_t offset,
                                       place_t* place) noexcept nogil:
     """Find the live slot that starts at an offset inside a slab."""
@@ -356,6 +418,11 @@ cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* p
     return STATUS_OK if segment_is_live(segment, offset, place) else segment_blame(segment, offset)
 
 
+cdef inline void segment_free_mid(segment_t* segment, uint32_t block, owner_t owner, uint32_t batch) noexcept nogil:
+    set_u32(&segment.tag[<size_t>segment.mid.block[block].offset * MID_UNIT >> segment.granule_shift], 0)
+    mid_free(&segment.mid, block, owner, batch)
+
+
 cdef inline void note_batch(segment_t* segment, const place_t* place, uint32_t batch) noexcept nogil:
     set_u32(&segment.slabs.slab[place.index].batch, batch)
     set_u32(&segment.slabs.slab[place.index].slot[place.slot].batch, batch)
@@ -367,7 +434,10 @@ cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t 
     A slot goes back to its slab, so `owner` is the slab's or nobody.
     """
     place_leave(segment, place)
-    if place.tier != TIER_SLAB:
+    if place.tier == TIER_MID:
+        segment_free_mid(segment, place.index, owner if batch != 0 else <owner_t>NOBODY, batch)
+        return
+    if place.tier == TIER_BUDDY:
         segment_free_block(segment, place, owner, batch)
         return
     if batch != 0:

@@ -168,6 +168,8 @@ cdef void claim_locked(pool_t* pool, owner_t owner, size_t offset) noexcept nogi
 # The rest of the two frees at the end of this file, once the block is found.
 cdef int free_found_locked(pool_t* pool, const void* ptr, const place_t* place) noexcept nogil
 cdef int free_async_found_locked(pool_t* pool, const void* ptr, const place_t* place, owner_t owner) noexcept nogil
+# The batch with which memory goes back to the stream that it was cut from, and had when it was: 0 if that is over.
+cdef uint32_t batch_of_origin(pool_t* pool, owner_t owner, uint32_t batch) noexcept nogil
 cdef int record_use_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil
 cdef bint is_leaving(const pool_t* pool, const void* ptr) noexcept nogil
 # Give back what is done: to nobody.

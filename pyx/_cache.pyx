@@ -46,10 +46,9 @@ cdef void seat_add(pool_t* pool, seat_t* seat) noexcept nogil:
         seat.cache[at] = &nothing[0]
     pool.marks = (pool.marks + 1) % (MARK_MOST - MARK_LEAST + 1)
     seat.mark = NOT_LIVE | MARK_LEAST + pool.marks
-    seat.segment = &pool.segment
     seat.next = pool.segment.seats
     pool.segment.seats = seat
-    seat_note(seat, &pool.segment)
+    seat_note(seat, &pool.segment, pool.segment.total.used, pool.segment.total.requested)
 
 
 cdef cache_t* cache_make(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
@@ -247,7 +246,7 @@ cdef void seats_empty(pool_t* pool) noexcept nogil:
         segment_recount(&pool.segment)
     seat = pool.segment.seats
     while seat != NULL:
-        seat_note(seat, &pool.segment)
+        seat_note(seat, &pool.segment, pool.segment.total.used, pool.segment.total.requested)
         seat = seat.next
 
 

@@ -1,23 +1,19 @@
-"""What else a thread can do at its own seat with slots: fill and spill its bins. For blocks: see _blocks."""
+"""What else a thread can do at its own seat with slots: fill and spill its bins."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bins cimport BIN_ALIGNMENT, BLOCK_SHIFT_MOST, FRESH, bin_t, is_cache
-from cuda_pool._blocks cimport block_give, block_take
+from cuda_pool._bins cimport BIN_ALIGNMENT, FRESH, bin_t, is_cache
 from cuda_pool._cache cimport cache_refill, cache_spill
 from cuda_pool._front cimport bin_give, bin_take, slot_bin
 from cuda_pool._relaxed cimport get_u32
-from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, TIER_SLAB
 from cuda_pool._slab cimport SLAB_UNIT, divides, slab_t, slot_t
-from cuda_pool._state cimport pool_offset
 
 
-cdef bint desk_alloc(pool_t* pool, seat_t* seat, cache_t* cache, size_t nbytes, size_t alignment,
-                     void** ptr) noexcept nogil:
-    if nbytes - 1 < cache.table_max:
-        return take_any_slot(pool, seat, cache, bin_for(pool, cache, nbytes, alignment), nbytes, ptr)
-    return (cache.slab_max < nbytes <= <size_t>1 << BLOCK_SHIFT_MOST
-            and block_take(pool, seat, cache, nbytes, alignment, ptr))
+cdef bint desk_take_slot(pool_t* pool, seat_t* seat, cache_t* cache, size_t nbytes, size_t alignment,
+                         void** ptr) noexcept nogil:
+    if nbytes - 1 >= cache.table_max:
+        return False
+    return take_any_slot(pool, seat, cache, bin_for(pool, cache, nbytes, alignment), nbytes, ptr)
 
 
 cdef bin_t* bin_for(pool_t* pool, cache_t* cache, size_t nbytes, size_t alignment) noexcept nogil:
@@ -46,19 +42,9 @@ cdef bint take_any_slot(pool_t* pool, seat_t* seat, cache_t* cache, bin_t* bin, 
     return False
 
 
-cdef bint desk_free(pool_t* pool, seat_t* seat, cache_t* cache, void* ptr) noexcept nogil:
-    cdef size_t offset = pool_offset(pool, ptr)
-    cdef uint32_t tag
-    if offset >= pool.segment.span:
-        return False
-    tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
-    if tag & TAG_TIER == TIER_SLAB:
-        return give_slot(pool, seat, cache, &pool.segment.slabs.slab[tag >> TAG_INDEX_SHIFT], offset, ptr)
-    return tag & TAG_TIER == TIER_MID and block_give(pool, seat, cache, tag >> TAG_INDEX_SHIFT, offset, ptr)
-
-
-cdef bint give_slot(pool_t* pool, seat_t* seat, cache_t* cache, slab_t* slab, size_t offset,
-                    void* ptr) noexcept nogil:
+cdef bint desk_give_slot(pool_t* pool, seat_t* seat, cache_t* cache, uint32_t index, size_t offset,
+                         void* ptr) noexcept nogil:
+    cdef slab_t* slab = &pool.segment.slabs.slab[index]
     cdef uint64_t number = 0
     cdef cache_t* own = seat.cache[slab.owner]
     cdef bin_t* bin

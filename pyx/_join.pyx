@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uintptr_t
 
-from cuda_pool._bins cimport BLOCK_SHIFT_MOST, cache_t, is_cache
+from cuda_pool._bins cimport BLOCK_MOST, cache_t, is_cache
 from cuda_pool._cache cimport cache_make, seat_add
 from cuda_pool._front cimport named_cache
 from cuda_pool._known cimport is_sure, known_locked
@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef bint may_join(const pool_t* pool, size_t nbytes) noexcept nogil:
-    return nbytes - 1 < <size_t>1 << BLOCK_SHIFT_MOST and not get_flag(&pool.closed) and pool.capacity >= CACHED_LEAST
+    return nbytes - 1 < <size_t>BLOCK_MOST and not get_flag(&pool.closed) and pool.capacity >= CACHED_LEAST
 
 
 cdef bint join_stream(pool_t* pool, const stream_ref_t* stream) noexcept nogil:

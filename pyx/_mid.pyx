@@ -1,15 +1,15 @@
 """Mid tier: coalescing blocks of any multiple of 256 bytes, exact best fit.
 
-Free blocks are segregated into bins by size (a row for each power of two, columns of an eighth of it), found through a
-two-level bitmap as in TLSF (Masmano et al., ECRTS 2004). Inside a bin they form a digital search tree over the key
+Free blocks are segregated into bins by size (eight for each power of two), found through a bitmap as in TLSF (Masmano
+et al., ECRTS 2004). Inside a bin they form a digital search tree over the key
 (size, offset) whose nodes are the blocks themselves (Coffman and Eve, CACM 13(7), 1970; Lea's allocator keeps its large
 bins the same way). The best fit is the smallest key that is large enough, so the choice depends on the set of free
 blocks only, not on the order in which they were freed. Bookkeeping lies in records outside the memory.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bits cimport ctz32, log2_floor
+from cuda_pool._bits cimport clz64, ctz64, log2_floor
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
 
@@ -17,7 +17,8 @@ cdef const uint32_t NO_MID = 0
 cdef const uint32_t FREED = 0x80000000
 
 cdef enum:
-    COLUMN_BITS = 3             # 1 << COLUMN_BITS == MID_COLUMNS
+    STEP_BITS = 3               # 1 << STEP_BITS == MID_STEPS
+    WORD_BITS = 6
     BINS_COLOUR = 11
     RECORDS_COLOUR = 21
     RECORDS_SPARE = 512         # beside blocks: record 0, and those that are reserved and not needed
@@ -57,10 +58,6 @@ cdef void mid_destroy(mid_t* mid) noexcept nogil:
     mid.block = NULL
     host_unmap(mid.bins, OWNERS * sizeof(mid_bins_t), BINS_COLOUR)
     mid.bins = NULL
-
-
-cdef int mid_reserve(mid_t* mid, uint32_t records) noexcept nogil:
-    return records <= mid.spares or records - mid.spares <= mid.capacity - mid.made
 
 
 cdef inline size_t records_bytes(const mid_t* mid) noexcept nogil:
@@ -226,17 +223,37 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
     cdef uint32_t gap = high - start if mid.pages != NULL and start == whole_start(mid, block, size, high) else 0
     free_remove(mid, found)
     if start + size < end:
-        mid_split(mid, found, start + size)
+        split(mid, found, start + size)
         free_insert(mid, block.after, block.owner, block.batch)
     if start > block.offset:
-        mid_split(mid, found, start)
-        free_insert(mid, found, block.owner, block.batch)
-        block = &mid.block[block.after]
+        found = split(mid, found, start)
+        free_insert(mid, mid.block[found].before, block.owner, block.batch)
+    mark_taken(mid, found, state, gap)
+    return found
+
+
+cdef uint32_t mid_take_best(mid_t* mid, owner_t owner, uint32_t size, mid_state_t state) noexcept nogil:
+    cdef uint32_t found = find_key(mid, NOBODY, size, 0)
+    cdef mid_block_t* block
+    if owner != NOBODY and not mid_has_none(mid, owner):
+        found = mid_better(mid, mid_find_key(mid, owner, size, 0), found)
+    if found == NO_MID:
+        return NO_MID
+    block = &mid.block[found]
+    free_remove(mid, found)
+    if block.size > size:
+        found = split(mid, found, block.offset + block.size - size)
+        free_insert(mid, mid.block[found].before, block.owner, block.batch)
+    mark_taken(mid, found, state, 0)
+    return found
+
+
+cdef inline void mark_taken(mid_t* mid, uint32_t index, mid_state_t state, uint32_t gap) noexcept nogil:
+    cdef mid_block_t* block = &mid.block[index]
     block.state = state
     block.role.live.gap = gap
     mid.gaps += gap
-    mid.used += size
-    return <uint32_t>(block - mid.block)
+    mid.used += block.size
 
 
 cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
@@ -280,7 +297,7 @@ cdef void mid_adopt(mid_t* mid, const view_t* view) noexcept nogil:
 cdef void mid_pass_on(mid_t* mid, owner_t owner, uint32_t limit, owner_t to, uint32_t batch) noexcept nogil:
     cdef uint32_t at = mid.first
     cdef mid_block_t* block
-    if mid.bins[owner].rows == 0:
+    if mid_has_none(mid, owner):
         return
     while at != NO_MID:
         block = &mid.block[at]
@@ -350,13 +367,13 @@ cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
 
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil:
     cdef const mid_bins_t* bins = &mid.bins[owner]
-    cdef int row, column
+    cdef int word = MID_WORDS - 1
     cdef uint32_t node, largest = 0
-    if bins.rows == 0:
+    if mid_has_none(mid, owner):
         return 0
-    row = log2_floor(bins.rows)
-    column = log2_floor(bins.columns[row])
-    node = bins.root[row][column]
+    while bins.filled[word] == 0:
+        word -= 1
+    node = bins.root[word << WORD_BITS | 63 - clz64(bins.filled[word])]
     while node != NO_MID:
         largest = max(largest, mid.block[node].size)
         node = child_or_other(&mid.block[node], 1)
@@ -382,19 +399,18 @@ cdef void join_run(mid_t* mid, uint32_t first, uint32_t end, const view_t* view)
     free_insert(mid, first, view.owner, view.batch)
 
 
-cdef uint32_t free_merged(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
+cdef inline uint32_t free_merged(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
     """Insert a block, merged with the free neighbours of the same owner; the index of the result."""
     cdef mid_block_t* block = &mid.block[index]
     if is_mergeable(mid, block.after, owner):
         batch = later_batch(batch, mid.block[block.after].batch)
         free_remove(mid, block.after)
-        mid_absorb_next(mid, block)
+        absorb_next(mid, index)
     if is_mergeable(mid, block.before, owner):
         index = block.before
-        block = &mid.block[index]
-        batch = later_batch(batch, block.batch)
+        batch = later_batch(batch, mid.block[index].batch)
         free_remove(mid, index)
-        mid_absorb_next(mid, block)
+        absorb_next(mid, index)
     free_insert(mid, index, owner, batch)
     return index
 
@@ -405,53 +421,57 @@ cdef inline bint is_mergeable(const mid_t* mid, uint32_t index, owner_t owner) n
 
 cdef inline void free_insert(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
+    block.state = MID_FREE
     block.owner = owner
     block.batch = batch
-    trie_insert(mid, index)
+    mid.free_blocks += 1
     if owner != NOBODY:
         mid.owned += block.size
+    trie_insert(mid, &mid.bins[owner], index)
 
 
 cdef inline void free_remove(mid_t* mid, uint32_t index) noexcept nogil:
-    trie_remove(mid, index)
-    if mid.block[index].owner != NOBODY:
-        mid.owned -= mid.block[index].size
+    cdef const mid_block_t* block = &mid.block[index]
+    mid.free_blocks -= 1
+    if block.owner != NOBODY:
+        mid.owned -= block.size
+    if block.role.node.child[0] | block.role.node.child[1]:
+        trie_replace(mid, index)
+    else:
+        trie_cut(mid, index)
 
 
 cdef uint32_t mid_find_key(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
+    return find_key(mid, owner, size, offset)
+
+
+cdef inline uint32_t find_key(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
     """Return the owner's free block with the smallest key of at least (size, offset); NO_MID if there is none."""
     cdef const mid_bins_t* bins = &mid.bins[owner]
-    cdef int bin = bin_of(size), above
-    cdef uint32_t found
-    if bins.rows == 0:
-        return NO_MID
-    above = next_bin(bins, bin)
-    if mid.good_fit and above >= 0:
-        return bins.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)]
-    found = trie_lower_bound(mid, bins, bin, size, offset)
-    if found == NO_MID and above >= 0:
-        found = trie_smallest(mid, bins.root[above >> COLUMN_BITS][above & (MID_COLUMNS - 1)], NO_MID)
-    return found
+    cdef int bin = bin_of(size), above = next_bin(bins, bin)
+    cdef uint32_t found = NO_MID
+    if bins.root[bin] != NO_MID and not (mid.good_fit and above >= 0):
+        found = trie_lower_bound(mid, bins, bin, size, offset)
+    if found != NO_MID or above < 0:
+        return found
+    return bins.root[above] if mid.good_fit else trie_smallest(mid, bins.root[above], NO_MID)
 
 
 cdef inline int bin_of(uint32_t size) noexcept nogil:
-    cdef int row = log2_floor(size)
-    cdef uint32_t column = (size >> (row - COLUMN_BITS) if row >= COLUMN_BITS else size << (COLUMN_BITS - row))
-    return row << COLUMN_BITS | (column & (MID_COLUMNS - 1))
+    cdef int power = log2_floor(size)
+    return (power << STEP_BITS) - MID_STEPS + <int>((<uint64_t>size << STEP_BITS) >> power)
 
 
 cdef inline int next_bin(const mid_bins_t* bins, int bin) noexcept nogil:
     """First non-empty bin after `bin`, or -1."""
-    cdef int row = bin >> COLUMN_BITS
-    cdef uint32_t columns = bins.columns[row] & ~((<uint32_t>2 << (bin & (MID_COLUMNS - 1))) - 1)
-    cdef uint32_t rows
-    if columns == 0:
-        rows = bins.rows & ~((<uint64_t>2 << row) - 1)
-        if rows == 0:
+    cdef int word = bin >> WORD_BITS
+    cdef uint64_t bits = bins.filled[word] & ~<uint64_t>1 << (bin & 63)
+    while bits == 0:
+        word += 1
+        if word == MID_WORDS:
             return -1
-        row = ctz32(rows)
-        columns = bins.columns[row]
-    return row << COLUMN_BITS | ctz32(columns)
+        bits = bins.filled[word]
+    return word << WORD_BITS | ctz64(bits)
 
 
 cdef inline uint64_t block_key(const mid_block_t* block) noexcept nogil:
@@ -460,8 +480,8 @@ cdef inline uint64_t block_key(const mid_block_t* block) noexcept nogil:
 
 cdef inline uint64_t key_path(const mid_t* mid, uint32_t size, uint32_t offset) noexcept nogil:
     """Return the key without the bits that all blocks of its bin share at the top, and no offset has at its top."""
-    cdef int row = log2_floor(size)
-    cdef int shared = 32 - (row - COLUMN_BITS if row > COLUMN_BITS else 0)
+    cdef int power = log2_floor(size)
+    cdef int shared = 32 - (power - STEP_BITS if power > STEP_BITS else 0)
     return (<uint64_t>size << 32 | offset << mid.offset_spare) << shared
 
 
@@ -472,7 +492,7 @@ cdef uint32_t trie_lower_bound(const mid_t* mid, const mid_bins_t* bins, int bin
     The walk follows the bits of that key. What is larger hangs to the right of the walk, the smallest of it in the
     last subtree passed on that side.
     """
-    cdef uint32_t node = bins.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
+    cdef uint32_t node = bins.root[bin]
     cdef uint32_t best = NO_MID, larger = NO_MID, right
     cdef uint64_t path = key_path(mid, size, offset), best_key = <uint64_t>-1
     cdef uint64_t least = <uint64_t>size << 32 | offset
@@ -506,42 +526,57 @@ cdef inline uint32_t child_or_other(const mid_block_t* block, int side) noexcept
     return child if child != NO_MID else block.role.node.child[1 - side]
 
 
-cdef void trie_insert(mid_t* mid, uint32_t index) noexcept nogil:
+cdef void trie_insert(mid_t* mid, mid_bins_t* bins, uint32_t index) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
-    cdef mid_bins_t* bins = &mid.bins[block.owner]
     cdef int bin = bin_of(block.size)
-    cdef uint64_t path = key_path(mid, block.size, block.offset)
-    cdef uint32_t* link = &bins.root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)]
+    cdef uint32_t* link = &bins.root[bin]
     cdef uint32_t parent = NO_MID
-    while link[0] != NO_MID:
-        parent = link[0]
-        link = &mid.block[parent].role.node.child[path >> 63]
-        path <<= 1
+    cdef uint64_t path
+    if link[0] == NO_MID:
+        bins.filled[bin >> WORD_BITS] |= <uint64_t>1 << (bin & 63)
+    else:
+        path = key_path(mid, block.size, block.offset)
+        while link[0] != NO_MID:
+            parent = link[0]
+            link = &mid.block[parent].role.node.child[path >> 63]
+            path <<= 1
     link[0] = index
-    block.state = MID_FREE
-    mid.free_blocks += 1
     block.role.node.parent = parent
     block.role.node.freed = FREED
     block.role.node.child[0] = NO_MID
     block.role.node.child[1] = NO_MID
-    bins.columns[bin >> COLUMN_BITS] |= <uint8_t>(1 << (bin & (MID_COLUMNS - 1)))
-    bins.rows |= <uint32_t>1 << (bin >> COLUMN_BITS)
+    block.role.node.bin = bin
 
 
-cdef void trie_remove(mid_t* mid, uint32_t index) noexcept nogil:
-    """Take a block out of its trie; a leaf below it, which shares its prefix, moves into its place."""
+cdef inline void trie_cut(mid_t* mid, uint32_t leaf) noexcept nogil:
+    """Take a leaf out of its trie."""
+    cdef const mid_block_t* block = &mid.block[leaf]
+    cdef uint32_t bin = block.role.node.bin
+    cdef mid_bins_t* bins
+    cdef mid_node_t* parent
+    if block.role.node.parent != NO_MID:
+        parent = &mid.block[block.role.node.parent].role.node
+        parent.child[parent.child[1] == leaf] = NO_MID
+    else:
+        bins = &mid.bins[block.owner]
+        bins.root[bin] = NO_MID
+        bins.filled[bin >> WORD_BITS] &= ~(<uint64_t>1 << (bin & 63))
+
+
+cdef void trie_replace(mid_t* mid, uint32_t index) noexcept nogil:
+    """Take an inner node out of its trie; a leaf below it, which shares its prefix, moves into its place."""
     cdef mid_block_t* block = &mid.block[index]
-    cdef uint32_t leaf = index, child
-    mid.free_blocks -= 1
-    while True:
-        child = child_or_other(&mid.block[leaf], 1)
-        if child == NO_MID:
-            break
+    cdef mid_node_t* parent
+    cdef uint32_t leaf = index, child = child_or_other(block, 1)
+    while child != NO_MID:
         leaf = child
-    trie_relink(mid, leaf, &mid.block[leaf], NO_MID)
-    if leaf == index:
-        return
-    trie_relink(mid, index, block, leaf)
+        child = child_or_other(&mid.block[leaf], 1)
+    trie_cut(mid, leaf)
+    if block.role.node.parent != NO_MID:
+        parent = &mid.block[block.role.node.parent].role.node
+        parent.child[parent.child[1] == index] = leaf
+    else:
+        mid.bins[block.owner].root[block.role.node.bin] = leaf
     mid.block[leaf].role.node = block.role.node
     for side in range(2):
         child = block.role.node.child[side]
@@ -549,29 +584,15 @@ cdef void trie_remove(mid_t* mid, uint32_t index) noexcept nogil:
             mid.block[child].role.node.parent = leaf
 
 
-cdef void trie_relink(mid_t* mid, uint32_t index, const mid_block_t* block, uint32_t to) noexcept nogil:
-    """Let whatever points down to `index` point to `to` instead."""
-    cdef mid_bins_t* bins = &mid.bins[block.owner]
-    cdef mid_node_t* parent
-    cdef int row, column
-    if block.role.node.parent != NO_MID:
-        parent = &mid.block[block.role.node.parent].role.node
-        parent.child[parent.child[1] == index] = to
-        return
-    row = bin_of(block.size) >> COLUMN_BITS
-    column = bin_of(block.size) & (MID_COLUMNS - 1)
-    bins.root[row][column] = to
-    if to == NO_MID:
-        bins.columns[row] &= <uint8_t>~(1 << column)
-        if bins.columns[row] == 0:
-            bins.rows &= ~(<uint32_t>1 << row)
-
-
 cdef inline bint aligned_fits(const mid_t* mid, uint32_t index, uint32_t size, int align, uint32_t bias) noexcept nogil:
     return run_fits(mid.block[index].offset, mid.block[index].size, size, align, bias)
 
 
 cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil:
+    return split(mid, index, offset)
+
+
+cdef inline uint32_t split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil:
     cdef uint32_t made = record_make(mid)
     cdef mid_block_t* block = &mid.block[index]
     cdef mid_block_t* upper = &mid.block[made]
@@ -589,15 +610,20 @@ cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept no
 
 
 cdef void mid_absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil:
+    absorb_next(mid, <uint32_t>(block - mid.block))
+
+
+cdef inline void absorb_next(mid_t* mid, uint32_t index) noexcept nogil:
+    cdef mid_block_t* block = &mid.block[index]
     cdef uint32_t gone = block.after
     block.size += mid.block[gone].size
     block.after = mid.block[gone].after
     if block.after != NO_MID:
-        mid.block[block.after].before = <uint32_t>(block - mid.block)
+        mid.block[block.after].before = index
     record_return(mid, gone)
 
 
-cdef uint32_t record_make(mid_t* mid) noexcept nogil:
+cdef inline uint32_t record_make(mid_t* mid) noexcept nogil:
     """Return the index of an unused record; mid_reserve() has made sure that there is one."""
     cdef uint32_t index = mid.spare
     if index == NO_MID:
@@ -609,7 +635,7 @@ cdef uint32_t record_make(mid_t* mid) noexcept nogil:
     return index
 
 
-cdef void record_return(mid_t* mid, uint32_t index) noexcept nogil:
+cdef inline void record_return(mid_t* mid, uint32_t index) noexcept nogil:
     mid.block[index].state = MID_SPARE
     mid.block[index].after = mid.spare
     mid.spare = index
@@ -658,32 +684,27 @@ cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept 
 
 cdef const char* bins_check(const mid_t* mid, owner_t owner, uint64_t* count) noexcept nogil:
     cdef const mid_bins_t* bins = &mid.bins[owner]
-    cdef int row, column
-    cdef bint filled
     cdef const char* broken
-    for row in range(MID_ROWS):
-        if (bins.rows >> row & 1) != (bins.columns[row] != 0):
-            return b"mid: bit of rows disagrees with its columns"
-        for column in range(MID_COLUMNS if bins.rows else 0):
-            filled = bins.root[row][column] != NO_MID
-            if (bins.columns[row] >> column & 1) != filled:
-                return b"mid: bit of columns disagrees with its root"
-            broken = trie_check(mid, owner, row << COLUMN_BITS | column, count)
-            if broken != NULL:
-                return broken
+    cdef int bin
+    for bin in range(MID_BINS):
+        if (bins.filled[bin >> WORD_BITS] >> (bin & 63) & 1) != (bins.root[bin] != NO_MID):
+            return b"mid: a bit of filled disagrees with its root"
+        broken = trie_check(mid, owner, bin, count)
+        if broken != NULL:
+            return broken
     return NULL
 
 
 cdef const char* trie_check(const mid_t* mid, owner_t owner, int bin, uint64_t* count) noexcept nogil:
     """Walk one trie depth first, along the parent links: the way up is compared bit by bit."""
-    cdef uint32_t node = mid.bins[owner].root[bin >> COLUMN_BITS][bin & (MID_COLUMNS - 1)], came = NO_MID
+    cdef uint32_t node = mid.bins[owner].root[bin], came = NO_MID
     cdef const mid_block_t* block
     cdef const mid_node_t* links
     while node != NO_MID:
         block = &mid.block[node]
         links = &block.role.node
         if came == links.parent:                        # first visit, from above
-            if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin:
+            if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin or links.bin != bin:
                 return b"mid: a block in a trie is not free, not the owner's, or in the wrong bin"
             if links.freed != FREED:
                 return b"mid: a free block may be taken for a live one"

@@ -23,7 +23,7 @@ from cuda_pool._room cimport segment_largest_free
 from cuda_pool._seat cimport PLACES
 from cuda_pool._segment cimport (
     TIER_SLAB, is_movable, place_t, segment_admit, segment_close, segment_destroy, segment_highs, segment_init,
-    segment_is_live, segment_metadata, segment_note_highs, segment_pending, segment_tally, segment_total)
+    segment_is_live, segment_learn, segment_metadata, segment_note, segment_pending, segment_tally, segment_total)
 from cuda_pool._slowly cimport slow_enter
 from cuda_pool._state cimport MARK_SHARE, find_locked, fork_counter, is_leaving, pool_offset, state_check
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_HOST_MEMORY, STATUS_OK
@@ -289,7 +289,8 @@ cdef void pool_stats_locked(pool_t* pool, pool_stats_t* out) noexcept nogil:
     out.trim_count = pool.trim_count
     out.used = total.used
     out.requested = total.requested
-    segment_note_highs(&pool.segment)
+    segment_note(&pool.segment)
+    segment_learn(&pool.segment)
     segment_highs(&pool.segment, &out.used_high, &out.requested_high)
     out.pending = segment_pending(&pool.segment)
     out.alloc_count = total.allocs - pool.defrag.moves

@@ -7,7 +7,7 @@ from libc.string cimport memset
 from cuda_pool._hostmem cimport CACHE_LINE, host_align
 from cuda_pool._lock cimport cpu_pause, lock_acquire, lock_clear, lock_t, sched_yield
 from cuda_pool._order cimport this_thread
-from cuda_pool._relaxed cimport get_pointer, set_pointer, set_u32
+from cuda_pool._relaxed cimport get_pointer, set_pointer, set_size, set_u32
 
 # The list of the calling thread's seats is in this module only. A thread that ends, or the only one of a forked child,
 # forgets its seats: in the child every other thread is gone, and no pool may be used.
@@ -92,6 +92,7 @@ cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil:
     seat.gate = NULL                # opened by seats_go()
     seat.stopped = SEAT_STAYS
     seat.thread = this_thread()
+    seat.system_thread = system_thread()
     seat.place = place
     seat.holders = 2
     seat.also = <seat_t*>seats_get()
@@ -113,13 +114,6 @@ cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil:
         seat = seat.also
     if seat != NULL:
         place[0] = seat
-    return seat
-
-
-cdef seat_t* seat_mine(const void* segment) noexcept nogil:
-    cdef seat_t* seat = <seat_t*>seats_get()
-    while seat != NULL and seat.segment != segment:
-        seat = seat.also
     return seat
 
 
@@ -161,6 +155,7 @@ cdef void seats_forget(void* seats) noexcept nogil:
 cdef void seat_forget(seat_t* seat) noexcept nogil:
     if seat.place[0] == seat:
         seat.place[0] = NULL
+    set_size(&seat.system_thread, 0)         # a thread to come may have its number
     store_u32(&seat.left, 1)
     seat_release(seat)
 

@@ -13,16 +13,17 @@ from cuda_pool._gap cimport gap_find_far, gap_init
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note
 from cuda_pool._mid cimport (
-    MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_block_t,
+    MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_better, mid_block_t,
     mid_could_join, mid_cut_start, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init,
-    mid_join, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_t, mid_take, run_fits, units_missing)
+    mid_join, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_take, mid_take_best, run_fits,
+    units_missing)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
 from cuda_pool._pages cimport pages_destroy, pages_init
 from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport add_size, get_size, get_u64, set_size, set_u32, set_u64
 from cuda_pool._room cimport segment_largest_run
-from cuda_pool._seat cimport seat_mine, seat_t
+from cuda_pool._seat cimport seat_t, system_thread
 from cuda_pool._slab cimport (
     NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
     slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
@@ -182,34 +183,47 @@ cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, si
     tally_enter(&segment.total, used, requested)
     if segment.learn != NULL:
         learn_enter(segment.learn, used)
-    segment_note_highs(segment)
-    segment_note_seat(segment)
+    segment_note_alloc(segment, used, requested)
+    learn_total(segment)
 
 
 cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil:
     tally_enter(&segment.total, used, requested)
-    segment_note_highs(segment)
-    segment_note_seat(segment)
+    segment_note_alloc(segment, used, requested)
+    learn_total(segment)
 
 
-cdef void segment_note_seat(const segment_t* segment) noexcept nogil:
-    cdef seat_t* seat = seat_mine(segment)
-    if seat != NULL:
-        seat_note(seat, segment)
+cdef void segment_note(segment_t* segment) noexcept nogil:
+    cdef size_t used = segment.total.used, requested = segment.total.requested, thread = system_thread()
+    cdef seat_t* seat = segment.seats
+    cdef seat_t* mine = NULL
+    while seat != NULL:
+        used += get_size(&seat.total.used)
+        requested += get_size(&seat.total.requested)
+        if get_size(&seat.system_thread) == thread:
+            mine = seat
+        seat = seat.next
+    set_size(&segment.used_high, higher(segment.used_high, used))
+    set_size(&segment.requested_high, higher(segment.requested_high, requested))
+    segment.noted = mine
+    if mine != NULL:
+        seat_note(mine, segment, used, requested)
 
 
-cdef void segment_note_highs(segment_t* segment) noexcept nogil:
-    cdef tally_t total = segment_total(segment)
-    cdef size_t used = not_below_0(total.used)
-    set_size(&segment.used_high, max(segment.used_high, used))
-    set_size(&segment.requested_high, max(segment.requested_high, not_below_0(total.requested)))
-    if segment.learn != NULL:
-        learn_note(segment.learn, used, total.allocs)
+cdef void segment_learn(segment_t* segment) noexcept nogil:
+    learn_total(segment)
 
 
-cdef inline size_t not_below_0(size_t total) noexcept nogil:
-    """What another thread has freed may be seen before what it was that was allocated."""
-    return total if <ptrdiff_t>total > 0 else 0
+cdef inline void learn_total(segment_t* segment) noexcept nogil:
+    cdef size_t used = segment.total.used, allocs = segment.total.allocs
+    cdef const seat_t* seat = segment.seats
+    if segment.learn == NULL:
+        return
+    while seat != NULL:
+        used += get_size(&seat.total.used)
+        allocs += get_size(&seat.total.allocs)
+        seat = seat.next
+    learn_note(segment.learn, used if <ptrdiff_t>used > 0 else 0, allocs)
 
 
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
@@ -298,6 +312,10 @@ cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, si
 
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                              size_t* used) noexcept nogil:
+    cdef uint32_t block
+    if nbytes <= segment.mid_max and take_plain(segment, owner, nbytes, alignment, &block):
+        use_block(segment, block, nbytes, offset, used)
+        return STATUS_OK
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
     return alloc_block_or_run(segment, owner, NULL, nbytes, alignment, offset, used)
@@ -321,6 +339,7 @@ cdef void segment_mark_movable(segment_t* segment, const place_t* place, uint32_
     cdef tally_t* tally = &segment.mid_tally if place.tier == TIER_MID else &segment.buddy_tally
     set_size(&tally.requested, tally.requested - place.requested + requested)
     set_size(&segment.total.requested, segment.total.requested - place.requested + requested)
+    segment.noted = NULL
     if place.tier == TIER_MID:
         segment.mid.block[place.index].role.live.requested = requested
         segment.mid.block[place.index].role.live.movable = movable
@@ -434,19 +453,17 @@ cdef size_t segment_pending(const segment_t* segment) noexcept nogil:
 
 cdef bint segment_block_is_live(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
     cdef uint32_t tag = segment.tag[offset >> segment.granule_shift]
-    place.tier = tag & TAG_TIER
-    place.index = tag >> TAG_INDEX_SHIFT
-    if place.tier == TIER_MID:
-        return find_block(segment, offset, place)
-    return place.tier == TIER_BUDDY and find_run(segment, offset, place)
+    if tag & TAG_TIER == TIER_MID:
+        return segment_mid_is_live(segment, offset, place)
+    place.tier = TIER_BUDDY
+    return tag & TAG_TIER == TIER_BUDDY and find_run(segment, offset, place)
 
 
 cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t owner, uint32_t batch) noexcept nogil:
     if batch == 0:
         owner = NOBODY
     if place.tier == TIER_MID:
-        set_tag(segment, segment_offset(segment, place), 0)
-        mid_free(&segment.mid, place.index, owner, batch)
+        segment_free_mid(segment, place.index, owner, batch)
     else:
         set_tag(segment, segment_offset(segment, place), 0)
         buddy_release(&segment.buddy, place.index, owner, batch)
@@ -711,17 +728,35 @@ cdef void tag_slab(segment_t* segment, size_t offset, size_t nbytes, uint32_t ta
 cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
                      size_t* offset, size_t* used) noexcept nogil:
     cdef uint32_t block
-    # No two live blocks may start in one granule of the address map.
-    cdef size_t size = max(round_up(nbytes, MID_UNIT), segment.granule)
-    cdef int status = mid_place(segment, owner, view, size, alignment, segment.bias, MID_USED, &block)
+    cdef int status = mid_place(segment, owner, view, block_bytes(segment, nbytes), alignment, segment.bias, MID_USED,
+                                &block)
     if status != STATUS_OK:
         return status
-    segment_use_block(segment, block, nbytes, offset, used)
+    use_block(segment, block, nbytes, offset, used)
     return STATUS_OK
+
+
+cdef inline bint take_plain(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
+                            uint32_t* block) noexcept nogil:
+    """Take the best fit where nothing else has to be looked at; False where there is none, or there is."""
+    if alignment > MID_UNIT or segment.mid.pages != NULL or nbytes > segment.size or not mid_reserve(&segment.mid, 1):
+        return False
+    block[0] = mid_take_best(&segment.mid, owner, <uint32_t>(block_bytes(segment, nbytes) // MID_UNIT), MID_USED)
+    return block[0] != NO_MID
+
+
+cdef inline size_t block_bytes(const segment_t* segment, size_t nbytes) noexcept nogil:
+    """No two live blocks may start in one granule of the address map."""
+    return max(round_up(nbytes, MID_UNIT), segment.granule)
 
 
 cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
                             size_t* used) noexcept nogil:
+    use_block(segment, block, nbytes, offset, used)
+
+
+cdef inline void use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
+                           size_t* used) noexcept nogil:
     set_u64(&segment.mid.block[block].role.live.requested, nbytes)
     segment.mid.block[block].role.live.movable = 0
     offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
@@ -743,7 +778,7 @@ cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t
         return far_place(segment, owner, view, size, align, bias, state, block)
     found = mid_find(&segment.mid, owner, size, align, bias)
     if owner != NOBODY:
-        found = better_fit(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
+        found = mid_better(&segment.mid, found, mid_find(&segment.mid, NOBODY, size, align, bias))
     if found == NO_MID and segment_grow_mid(segment, NOBODY, size, align, bias):
         found = edge_if_ready(segment, size, align, bias)
     if found == NO_MID and owner != NOBODY and segment_grow_mid(segment, owner, size, align, bias):
@@ -791,13 +826,6 @@ cdef inline uint32_t take_for(segment_t* segment, owner_t owner, const view_t* v
         block.owner = owner                     # it is behind the work of the one before, by the view
         block.batch = view.batch
     return taken
-
-
-cdef inline uint32_t better_fit(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:
-    """The smaller one of two blocks; the stream's own if they are equal."""
-    if own == NO_MID or (other != NO_MID and mid.block[other].size < mid.block[own].size):
-        return other
-    return own
 
 
 cdef uint32_t join_mid(segment_t* segment, const view_t* view, uint32_t size, int align, uint32_t bias) noexcept nogil:
@@ -853,18 +881,6 @@ cdef bint shed_edge(segment_t* segment) noexcept nogil:
         return False
     mid_shrink(&segment.mid, <uint32_t>((units << segment.min_block_shift) // MID_UNIT))
     buddy_free(&segment.buddy, boundary, <uint32_t>units, owner, batch)
-    return True
-
-
-cdef bint find_block(const segment_t* segment, size_t offset, place_t* place) noexcept nogil:
-    cdef const mid_block_t* block = &segment.mid.block[place.index]
-    if <size_t>block.offset * MID_UNIT != offset or get_u64(&block.role.live.requested) & CACHED:
-        return False
-    place.owner = block.owner
-    place.batch = block.batch
-    place.used = <size_t>block.size * MID_UNIT
-    place.requested = block.role.live.requested
-    place.movable = block.role.live.movable
     return True
 
 
@@ -960,7 +976,7 @@ cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offs
     place.index = tag >> TAG_INDEX_SHIFT
     if tag & TAG_TIER == TIER_MID:
         start[0] = <size_t>segment.mid.block[place.index].offset * MID_UNIT
-        return find_block(segment, start[0], place)
+        return segment_mid_is_live(segment, start[0], place)
     if tag & TAG_TIER == TIER_BUDDY:
         start[0] = round_up(granule << segment.granule_shift, segment.min_block)
         return find_run(segment, start[0], place)

@@ -2,27 +2,29 @@
 
 from cuda_pool._bins cimport cache_t
 from cuda_pool._bits cimport is_power_of_two
-from cuda_pool._defrag cimport defrag_is_due, defrag_note
+from cuda_pool._defrag cimport defrag_is_due
 from cuda_pool._desk cimport desk_alloc
 from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport could_grow
 from cuda_pool._happenings cimport happenings_refuse
 from cuda_pool._join cimport join_stream, may_join, sit_down
 from cuda_pool._known cimport by_handle, known_locked, may_reuse, named_locked
-from cuda_pool._locks cimport enter, enter_heaps, enter_lock, leave, leave_all, leave_lock, seat_key, wants_locks
+from cuda_pool._locks cimport enter, enter_heaps, leave, leave_all, seat_key, wants_locks
 from cuda_pool._order cimport STREAM_CAPTURE, order_any_pending
 from cuda_pool._seat cimport seat_leave
-from cuda_pool._segment cimport segment_alloc_large, segment_alloc_slot, segment_free_bytes
+from cuda_pool._segment cimport segment_alloc_slot, segment_free_bytes
 from cuda_pool._slowly cimport alloc_slowly
 from cuda_pool._state cimport captured, pool_address, serve_locked
 from cuda_pool._status cimport STATUS_BAD_ALIGNMENT, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT
 from cuda_pool._traced cimport is_traced, traced_alloc, traced_try_alloc
+from cuda_pool._upper cimport has_missed, upper_alloc
 
 
 cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
                   seat_t* seat) noexcept nogil:
     cdef stream_ref_t ref
     cdef cache_t* cache
+    cdef bint missed
     if seat == NULL:
         ref = by_handle(stream)
         return serve(pool, nbytes, alignment, &ref, ptr)
@@ -30,8 +32,12 @@ cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t st
     if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
         seat_leave(seat)
         return STATUS_OK
+    missed = has_missed(cache, nbytes)
     seat_leave(seat)
     ref = by_handle(stream)
+    if (missed and is_power_of_two(alignment) and not is_traced(pool)
+            and upper_alloc(pool, nbytes, alignment, &ref, ptr)):
+        return STATUS_OK
     return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
 
 
@@ -96,7 +102,7 @@ cdef int try_serve_without(pool_t* pool, size_t nbytes, size_t alignment, const 
     if (may_join(pool, nbytes) and join_stream(pool, stream)
             and alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr)):
         return STATUS_OK
-    if try_alloc_large(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
+    if upper_alloc(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
     status = enter(pool)
     if status != STATUS_OK:
@@ -120,25 +126,6 @@ cdef bint alloc_with(pool_t* pool, seat_t* seat, size_t nbytes, size_t alignment
     cache = named_cache(pool, seat, stream)
     done = cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr)
     seat_leave(seat)
-    return done
-
-
-cdef bint try_alloc_large(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                          void** ptr) noexcept nogil:
-    """Serve a request from the two upper tiers, for which no heap is locked; False, and nothing changed, otherwise."""
-    cdef owner_t owner
-    cdef size_t offset = 0, used = 0
-    cdef bint done = False
-    if enter_lock(pool) != STATUS_OK:
-        return False
-    owner = known_locked(pool, stream)
-    if (nbytes > pool.segment.slabs.max and pool.order.captures == 0 and may_reuse(pool, owner, stream)
-            and not pool.defrag.due):
-        done = segment_alloc_large(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
-        defrag_note(pool)
-    if done:
-        ptr[0] = pool_address(pool, offset)
-    leave_lock(pool)
     return done
 
 

@@ -83,7 +83,7 @@ cdef int free_found_locked(pool_t* pool, const void* ptr, const place_t* place) 
     if pool.uses.count != 0 and must_hold(pool, ptr):
         return hold_for_origin(pool, ptr, place)
     if place.tier != TIER_SLAB and place.owner != NOBODY:
-        batch = batch_of_origin(pool, place)
+        batch = batch_of_origin(pool, place.owner, place.batch)
     segment_free(&pool.segment, place, place.owner, batch)
     return STATUS_OK
 
@@ -116,15 +116,14 @@ cdef int hold_for_origin(pool_t* pool, const void* ptr, const place_t* place) no
     return STATUS_OK
 
 
-cdef uint32_t batch_of_origin(pool_t* pool, const place_t* place) noexcept nogil:
-    """The batch with which memory goes back to the stream that it was cut from: 0 if that is over."""
-    cdef uint32_t* freed = &pool.order.stream[place.owner].freed
+cdef uint32_t batch_of_origin(pool_t* pool, owner_t owner, uint32_t batch) noexcept nogil:
+    cdef uint32_t* freed = &pool.order.stream[owner].freed
     cdef uint32_t seen = get_u32(freed)
-    if batch_within(place.batch, pool.order.stream[place.owner].done):
+    if batch_within(batch, pool.order.stream[owner].done):
         return 0
-    while not batch_within(place.batch, seen) and not swap_u32(freed, seen, place.batch):
+    while not batch_within(batch, seen) and not swap_u32(freed, seen, batch):
         seen = get_u32(freed)       # something was freed on it meanwhile, at a seat
-    return place.batch
+    return batch
 
 
 cdef inline void drop_uses(pool_t* pool, const void* ptr) noexcept nogil:

@@ -20,6 +20,7 @@ from cuda_pool._slowly cimport free_async_slowly, leaving_begin, leaving_end, sl
 from cuda_pool._state cimport captured, find_locked, free_async_locked, free_locked, leaving_t, pool_offset
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._traced cimport is_traced, traced_free, traced_free_async, traced_try_free, traced_try_free_async
+from cuda_pool._upper cimport upper_free
 
 
 cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* stream) noexcept nogil:
@@ -35,12 +36,17 @@ cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* s
 
 
 cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
-    cdef bint done
+    cdef bint done, missed
     if seat == NULL:
         return take_back(pool, ptr)
     done = desk_free(pool, seat, NULL, ptr)
+    missed = seat.wanted == NOBODY              # no cache that it does not have would have taken it
     seat_leave(seat)
-    return STATUS_OK if done else take_back_elsewhere(pool, ptr)
+    if done:
+        return STATUS_OK
+    if missed and not is_traced(pool) and not pool.scrub and upper_free(pool, ptr):
+        return finish_free(pool, ptr, STATUS_OK)
+    return take_back_elsewhere(pool, ptr)
 
 
 cdef int take_back(pool_t* pool, void* ptr) noexcept nogil:
@@ -105,7 +111,7 @@ cdef int try_take_back_without(pool_t* pool, void* ptr) noexcept nogil:
         return STATUS_WOULD_WAIT
     if join_for(pool, ptr) and free_with(pool, sit_down(pool, seat_key(pool)), ptr, NULL):
         return STATUS_OK
-    return free_with_locks(pool, ptr)
+    return STATUS_OK if upper_free(pool, ptr) else free_with_locks(pool, ptr)
 
 
 cdef int free_with_locks(pool_t* pool, void* ptr) noexcept nogil:

@@ -27,7 +27,7 @@ from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
 from cuda_pool._ledger cimport account_t, ledger_close, ledger_destroy, ledger_find, ledger_open, ledger_t
 from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._mid cimport (
-    MID_COLUMNS, MID_FREE, MID_ROWS, MID_SLAB, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
+    MID_BINS, MID_FREE, MID_SLAB, MID_STEPS, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
     mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_t, mid_take)
 from cuda_pool._order cimport (
@@ -289,10 +289,9 @@ cdef class Mid:
     def tries(self):
         """Return, for every trie of nobody's that is not empty, the number of its blocks and its greatest depth."""
         found = {}
-        for row in range(MID_ROWS):
-            for column in range(MID_COLUMNS):
-                if self.mid.bins[NOBODY].root[row][column] != NO_MID:
-                    found[row, column] = self.trie(self.mid.bins[NOBODY].root[row][column])
+        for bin in range(MID_BINS):
+            if self.mid.bins[NOBODY].root[bin] != NO_MID:
+                found[bin // MID_STEPS, bin % MID_STEPS] = self.trie(self.mid.bins[NOBODY].root[bin])
         return found
 
     def trie(self, uint32_t root):

@@ -107,6 +107,41 @@ def test_marks_are_exact_on_one_thread(pool):
         pool.free(ptr)
 
 
+@pytest.mark.parametrize("nbytes", [512 << 10, 4 * MIB])        # below and above what is cached
+def test_marks_see_what_another_thread_has_changed_since(pool, nbytes):
+    kept = pool.alloc(nbytes)
+    pool.free(pool.alloc(8 * nbytes))
+    assert pool.stats().used_high == 9 * nbytes
+    other = in_thread(lambda: pool.alloc(6 * nbytes))
+    pool.free(pool.alloc(4 * nbytes))
+    assert pool.stats().used_high == 11 * nbytes
+    in_thread(lambda: pool.free(other) or True)
+    pool.free(pool.alloc(10 * nbytes))
+    pool.free(pool.alloc(9 * nbytes))
+    assert pool.stats().used_high == 11 * nbytes
+    pool.free(kept)
+
+
+def test_marks_of_large_blocks_are_exact_on_one_thread(pool):
+    """Blocks that come with the lock and blocks that come from a cache count in the same marks."""
+    generator, live, used, high = random.Random(6), {}, 0, 0
+    for _ in range(3_000):
+        nbytes = generator.randint(1, 64) * (64 << 10)
+        if used + nbytes > 200 * MIB or (live and generator.random() < 0.45):
+            ptr = generator.choice(list(live))
+            used -= live.pop(ptr)
+            pool.free(ptr)
+        else:
+            ptr = pool.alloc(nbytes)
+            live[ptr] = nbytes
+            used += nbytes
+            high = max(high, used)
+    stats = pool.stats()
+    assert stats.requested == used and stats.requested_high == high
+    for ptr in live:
+        pool.free(ptr)
+
+
 def test_caches_are_there_for_other_threads_in_a_shortage(make_device):
     """What one thread has in its caches another one gets before the pool is out of memory."""
     with cp.Pool("64MiB", device=make_device("128MiB")) as pool:
