@@ -30,9 +30,8 @@ cdef enum:                      # mid_state_t
 # without the lock looks at that only, and must not take a node for it when another thread frees the block just then.
 ctypedef struct mid_node_t:
     uint32_t parent
-    uint32_t freed                  # 1 << 31: in the place of the CACHED bit of what was requested
+    uint32_t bin                    # and 1 << 31, in the place of the CACHED bit of what was requested
     uint32_t child[2]
-    uint32_t bin
 
 ctypedef struct mid_live_t:
     uint64_t requested              # bytes
@@ -69,7 +68,7 @@ ctypedef struct mid_bins_t:
 #   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
 #   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
 #   free_blocks == number of them
-#   a free block says so (`freed`), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
+#   a free block says so (1 << 31), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
 #   first d key bits
 #   gaps == sum(gap of the blocks that are not free) <= gaps_max
 #   bit b of filled is set  <=>  root[b] is not NO_MID;  bin == bin_of(size) in every node

@@ -542,16 +542,15 @@ cdef void trie_insert(mid_t* mid, mid_bins_t* bins, uint32_t index) noexcept nog
             path <<= 1
     link[0] = index
     block.role.node.parent = parent
-    block.role.node.freed = FREED
     block.role.node.child[0] = NO_MID
     block.role.node.child[1] = NO_MID
-    block.role.node.bin = bin
+    block.role.node.bin = FREED | <uint32_t>bin
 
 
 cdef inline void trie_cut(mid_t* mid, uint32_t leaf) noexcept nogil:
     """Take a leaf out of its trie."""
     cdef const mid_block_t* block = &mid.block[leaf]
-    cdef uint32_t bin = block.role.node.bin
+    cdef uint32_t bin = block.role.node.bin & ~FREED
     cdef mid_bins_t* bins
     cdef mid_node_t* parent
     if block.role.node.parent != NO_MID:
@@ -576,7 +575,7 @@ cdef void trie_replace(mid_t* mid, uint32_t index) noexcept nogil:
         parent = &mid.block[block.role.node.parent].role.node
         parent.child[parent.child[1] == index] = leaf
     else:
-        mid.bins[block.owner].root[block.role.node.bin] = leaf
+        mid.bins[block.owner].root[block.role.node.bin & ~FREED] = leaf
     mid.block[leaf].role.node = block.role.node
     for side in range(2):
         child = block.role.node.child[side]
@@ -704,9 +703,9 @@ cdef const char* trie_check(const mid_t* mid, owner_t owner, int bin, uint64_t* 
         block = &mid.block[node]
         links = &block.role.node
         if came == links.parent:                        # first visit, from above
-            if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin or links.bin != bin:
+            if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin:
                 return b"mid: a block in a trie is not free, not the owner's, or in the wrong bin"
-            if links.freed != FREED:
+            if links.bin != (FREED | <uint32_t>bin):
                 return b"mid: a free block may be taken for a live one"
             if owner == NOBODY and block.batch != 0:
                 return b"mid: a block of nobody's has a batch"
