@@ -393,6 +393,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@optimised                      # a sanitizer takes terabytes of addresses
 @pytest.mark.parametrize("command", ["replay", "fit"])
 def test_host_without_memory(tmp_path, command):
     (tmp_path / "long.csv").write_bytes(HEADER + b"free,1,0,0\n" * 1_000_000)

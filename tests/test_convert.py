@@ -21,6 +21,7 @@ from cuda_pool.readers import read_snapshot
 from cuda_pool.torch_format import INACTIVE, Block, Entry, Segment, write_snapshot
 from cuda_pool.trace import Trace, read_trace
 
+from .models import optimised
 from .snapshots import SHAPES, pickled
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -169,6 +170,7 @@ def shell(command, cwd):
     return subprocess.run(["sh", "-c", command], cwd=cwd, capture_output=True, timeout=120)
 
 
+@optimised                      # a shell does not start with a sanitizer before it
 @pytest.mark.parametrize("out", ["-", "/dev/stdout"])
 def test_a_trace_goes_to_stdout_and_nothing_else(tmp_path, out):
     (tmp_path / "a.csv").write_bytes(ODD)
@@ -183,6 +185,7 @@ def test_a_trace_goes_to_stdout_and_nothing_else(tmp_path, out):
     assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.json", "a.pickle"]
 
 
+@optimised
 def test_stdout_that_is_taken_or_has_no_format(tmp_path):
     (tmp_path / "a.csv").write_bytes(ODD)
     for arguments, message in (("a.csv -", "expected --to"), ("a.csv - --to csv --json -", "stdout is for --json"),
