@@ -63,28 +63,28 @@ class Source:
             yield piece
 
     def whole(self):
-        """Return all bytes of a pickle; a compressed one may be 32 times as long unpacked, and 16 MiB."""
-        found = []
+        """Return all bytes of a pickle as a bytearray; a compressed one may be 32 times as long unpacked, and 16 MiB."""
+        found = bytearray()             # which grows where it is: pieces that are joined would take twice their length
         for length in self._gather(found):
             packed = self._packed_length() if self.packed else length
             if length > UNPACKED_MIN + UNPACKED_PER_BYTE * packed:
                 raise TraceError(None, "the gzip data unpacks to more than a snapshot does: unpack it beforehand if "
                                        "that is right", self._byte(length))
-        return b"".join(found)
+        return found
 
     def at_most(self, most):
         """Return all bytes, of which there may be so many."""
-        found = []
+        found = bytearray()
         for length in self._gather(found):
             if length > most:
                 raise TraceError(None, f"the text goes on: expected at most {format_size(most)}", self._byte(most))
-        return b"".join(found)
+        return bytes(found)
 
     def _gather(self, found):
-        """Append the pieces to a list; yield the length after each."""
+        """Add the pieces to a bytearray; yield the length after each."""
         length = 0
         for piece in self.pieces(lambda: (None, self._byte(length))):
-            found.append(piece)
+            found += piece
             length += len(piece)
             yield length
 

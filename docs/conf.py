@@ -33,7 +33,8 @@ autosummary_generate = False
 
 # What docstrings name as a type and these pages do not describe; and, in single backquotes, a parameter.
 nitpick_ignore_regex = [
-    ("py:class", r"callable|iterable|sizes|object with __cuda_stream__|numpy\.ndarray|os\.PathLike|\(?(int|str)\)?"),
+    ("py:class", r"callable|iterable|sequence|sizes|object with __cuda_stream__|numpy\.ndarray|os\.PathLike"
+                 r"|\(?(int|str)\)?"),
     ("py:obj", "[a-z_]+|False|GRID"),
 ]
 

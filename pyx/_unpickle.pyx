@@ -3,25 +3,32 @@
 
 A pickle is a program for a small stack machine, part of which can import and call anything. This machine has only the
 instructions that make plain data, so nothing can run; an instruction that would is refused by name. Memory is bounded
-by the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted.
+by the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted. Objects
+that are not asked for again are not kept in case they are.
 
 The instructions are those of CPython's ``pickletools`` module, protocols 0 to 5.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy
 
 import gc
 import struct
 
+from cuda_pool._pickle_uses cimport uses_end, uses_find, uses_rank, uses_release
+
 from cuda_pool.errors import TraceError
 from cuda_pool.sizes import shown
 
 MEMORY_MIN = 64 << 20       # bytes of Python objects that any pickle may make
-MEMORY_PER_BYTE = 32        # and for each of its own bytes; a snapshot takes 10
+MEMORY_PER_BYTE = 24        # and for each of its own bytes; the segments of a snapshot take 16, its entries 5
 DIGITS_MAX = 40             # of a number in text
 KEY_MAX = 1 << 63           # integers that are keys of a dict; larger ones can be made to share a hash
 
+NO_VALUE = "the pickle is damaged: an instruction finds no value"
+NO_TEXT = "a string is damaged: it is not UTF-8"
 ACCEPTED = "expected plain dicts, lists, tuples, numbers, strings, True, False and None"
 OPCODES = {
     0x63: "GLOBAL", 0x93: "STACK_GLOBAL", 0x69: "INST", 0x6f: "OBJ", 0x52: "REDUCE", 0x62: "BUILD", 0x81: "NEWOBJ",
@@ -38,23 +45,20 @@ cdef class PlainUnpickler:
 
     Parameters
     ----------
-    text : bytes
+    text : bytes-like
         The whole pickle; what follows its end is refused.
     """
 
-    cdef bytes text
-    cdef const uint8_t* start
-    cdef size_t length, position, at    # of the text, of what is read next, of the instruction at work
-    cdef list stack, memo
-    cdef uint64_t made, most            # bytes of objects, roughly
-
-    def __cinit__(self, bytes text not None):
+    def __cinit__(self, const uint8_t[::1] text not None):
         self.text = text
-        self.start = text
         self.length = len(text)
+        if self.length:
+            self.start = &text[0]
         self.stack = []
-        self.memo = []
         self.most = MEMORY_MIN + MEMORY_PER_BYTE * self.length
+
+    def __dealloc__(self):
+        uses_release(&self.uses)
 
     def load(self):
         """Return what the pickle holds.
@@ -63,7 +67,13 @@ cdef class PlainUnpickler:
         ------
         TraceError
             It is damaged, or holds anything else than plain data; `place` is the byte.
+        MemoryError
+            The host has no memory for it.
         """
+        uses_release(&self.uses)
+        if not uses_find(&self.uses, self.start, self.length):
+            raise MemoryError("no host memory to read a pickle")
+        self.memo = [MARK] * <Py_ssize_t>self.uses.count
         collects = gc.isenabled()
         gc.disable()                    # it would look through all that was made so far, again and again
         try:
@@ -77,6 +87,8 @@ cdef class PlainUnpickler:
         while True:
             self.at = self.position
             opcode = self.take(1)[0]
+            if self.step_common(opcode):
+                continue
             if opcode == c".":
                 return self.result()
             if not (self.step_structure(opcode) or self.step_memo(opcode) or self.step_value(opcode)):
@@ -90,18 +102,41 @@ cdef class PlainUnpickler:
             raise TraceError(None, "there is more after the end of the pickle", f"byte {self.position}")
         return value
 
-    cdef bint step_structure(self, uint8_t opcode) except -1:
-        if opcode == c"(":
+    cdef bint step_common(self, uint8_t opcode) except -1:
+        """Nearly all instructions of a long pickle are of these."""
+        if opcode == c"h":
+            self.get(self.number(1))
+        elif opcode == c"j":
+            self.get(self.number(4))
+        elif opcode == 0x94:
+            self.put(self.numbered)
+        elif opcode == c"K":
+            self.push(<long>self.number(1), 0)
+        elif opcode == c"M":
+            self.push(<long>self.number(2), 32)
+        elif opcode == c"J":
+            self.push(<long><int32_t>self.number(4), 32)
+        elif opcode == 0x8a:
+            self.push_long(self.number(1))
+        elif opcode == 0x8c:
+            self.push_text(self.number(1))
+        elif opcode == c"(":
             self.stack.append(MARK)
         elif opcode == c"}":
-            self.push({}, 64)
+            self.push({}, DICT_EMPTY)
         elif opcode == c"]":
             self.push([], 56)
         elif opcode == c"u":
             self.set_items(self.pop_marked())
         elif opcode == c"e":
+            PyErr_CheckSignals()
             self.extend(self.pop_marked())
-        elif opcode == c"a":
+        else:
+            return False
+        return True
+
+    cdef bint step_structure(self, uint8_t opcode) except -1:
+        if opcode == c"a":
             self.extend([self.pop()])
         elif opcode == c"s":
             self.set_items([self.pop(), self.pop()][::-1])
@@ -116,7 +151,7 @@ cdef class PlainUnpickler:
             self.push(items, 56 + 8 * len(items))
         elif opcode == c"d":
             items = self.pop_marked()
-            self.push({}, 64)
+            self.push({}, DICT_EMPTY)
             self.set_items(items)
         elif opcode == c"0":
             if self.stack and self.stack[-1] is MARK:
@@ -133,20 +168,14 @@ cdef class PlainUnpickler:
         return True
 
     cdef bint step_memo(self, uint8_t opcode) except -1:
-        if opcode == c"h":
-            self.get(self.number(1))
-        elif opcode == c"j":
-            self.get(self.number(4))
-        elif opcode == 0x94:
-            self.put(len(self.memo))
-        elif opcode == c"q":
+        if opcode == c"q":
             self.put(self.number(1))
         elif opcode == c"r":
             self.put(self.number(4))
         elif opcode == c"g":
-            self.get(self.integer_line(self.line()))
+            self.get(self.number_line())
         elif opcode == c"p":
-            self.put(self.integer_line(self.line()))
+            self.put(self.number_line())
         elif opcode == 0x80:
             if self.number(1) > 5:
                 raise self.error("the protocol of the pickle is newer than 5")
@@ -158,15 +187,7 @@ cdef class PlainUnpickler:
         return True
 
     cdef bint step_value(self, uint8_t opcode) except -1:
-        if opcode == c"K":
-            self.push(self.number(1), 0)
-        elif opcode == c"M":
-            self.push(self.number(2), 32)
-        elif opcode == c"J":
-            self.push(<int64_t><int><uint32_t>self.number(4), 32)
-        elif opcode == 0x8a:
-            self.push_long(self.number(1))
-        elif opcode == 0x8b:
+        if opcode == 0x8b:
             self.push_long(self.number(4))
         elif opcode == c"G":
             self.push(struct.unpack(">d", self.bytes_of(8))[0], 24)
@@ -174,8 +195,6 @@ cdef class PlainUnpickler:
             self.push(None, 0)
         elif opcode == 0x88 or opcode == 0x89:
             self.push(opcode == 0x88, 0)
-        elif opcode == 0x8c:
-            self.push_text(self.number(1))
         elif opcode == c"X":
             self.push_text(self.number(4))
         elif opcode == 0x8d:
@@ -247,9 +266,9 @@ cdef class PlainUnpickler:
 
     cdef object decoded(self, bytes text, str encoding):
         try:
-            return text.decode(encoding, "surrogatepass" if encoding == "utf-8" else "strict")
+            return text.decode(encoding)
         except UnicodeDecodeError:
-            raise self.error("a string is damaged: it is not UTF-8") from None
+            raise self.error(NO_TEXT) from None
 
     # The stack
 
@@ -260,13 +279,16 @@ cdef class PlainUnpickler:
                              "length does")
         return 0
 
+    cdef void uncount(self, uint64_t nbytes) noexcept:
+        self.made -= nbytes
+
     cdef int push(self, object value, uint64_t nbytes) except -1:
         self.stack.append(value)
         return self.count(nbytes)
 
     cdef object pop(self):
         if not self.stack or self.stack[-1] is MARK:
-            raise self.error("the pickle is damaged: an instruction finds no value")
+            raise self.error(NO_VALUE)
         return self.stack.pop()
 
     cdef list pop_marked(self):
@@ -283,51 +305,79 @@ cdef class PlainUnpickler:
         return items
 
     cdef int push_long(self, size_t count) except -1:
-        return self.push(int.from_bytes(self.bytes_of(count), "little", signed=True), 32 + count)
+        cdef const uint8_t* text = self.take(count)
+        cdef int64_t value = 0
+        if 0 < count <= sizeof(value):
+            memcpy(&value, text, count)
+            if count < sizeof(value) and text[count - 1] & 0x80:
+                value -= <int64_t>1 << 8 * count
+            return self.push(value, 32)
+        return self.push(int.from_bytes(text[:count], "little", signed=True), 32 + count)
 
     cdef int push_text(self, size_t count) except -1:
-        return self.push(self.decoded(self.bytes_of(count), "utf-8"), 52 + 4 * count)
+        cdef const uint8_t* text = self.take(count)
+        try:
+            value = PyUnicode_DecodeUTF8(<const char*>text, count, "surrogatepass")
+        except UnicodeDecodeError:
+            raise self.error(NO_TEXT) from None
+        return self.push(value, 52 + 4 * count)
 
     cdef int push_tuple(self, list items) except -1:
         return self.push(tuple(items), 48 + 8 * len(items))
 
     cdef int extend(self, list items) except -1:
         target = self.pop()
+        cdef size_t count = len(items)
         if type(target) is not list:
             raise self.error(f"the pickle is damaged: it appends to a {type(target).__name__}")
+        self.append(target, items)
+        return self.push(target, 16 * count)
+
+    cdef int append(self, list target, list items) except -1:
         target.extend(items)
-        return self.push(target, 16 * len(items))
+        return 0
 
     cdef int set_items(self, list items) except -1:
         target = self.pop()
         cdef Py_ssize_t i
         if type(target) is not dict or len(items) % 2:
             raise self.error(f"the pickle is damaged: it sets items of a {type(target).__name__}")
+        if items and not <dict>target:
+            self.count(DICT_ITEMS)
         for i in range(0, len(items), 2):
             self.require_key(items[i])
-            target[items[i]] = items[i + 1]
-        return self.push(target, 32 * len(items))
+            (<dict>target)[items[i]] = items[i + 1]
+        return self.push(target, DICT_ITEM * (len(items) // 2))
 
     cdef int require_key(self, object key) except -1:
         if type(key) is str or type(key) is int and -KEY_MAX <= key < KEY_MAX:
             return 0
         raise self.error(f"a dict has a key of type {type(key).__name__}: expected a string or a 64-bit integer")
 
-    cdef int get(self, object index) except -1:
-        if not 0 <= index < len(self.memo) or self.memo[index] is MARK:
-            raise self.error(f"the pickle is damaged: it has no object {shown(index)}")
-        self.stack.append(self.memo[index])
+    cdef int get(self, uint64_t number) except -1:
+        cdef Py_ssize_t rank = uses_rank(&self.uses, number)
+        if rank < 0 or self.memo[rank] is MARK:
+            raise self.error(f"the pickle is damaged: it has no object {number}")
+        self.stack.append(self.memo[rank])
+        if uses_end(&self.uses, number):
+            self.memo[rank] = MARK
         return 0
 
-    cdef int put(self, object index) except -1:
-        """Remember the topmost value. A number beyond the bytes so far would only be there to take memory."""
-        value = self.pop()
-        self.stack.append(value)
-        if not 0 <= index <= self.position:
-            raise self.error(f"the pickle is damaged: object {shown(index)} is beyond all that it can hold")
-        while len(self.memo) <= index:
-            self.memo.append(MARK)
-        self.memo[index] = value
+    cdef uint64_t number_line(self) except? 0xFFFFFFFFFFFFFFFF:
+        """Read the number of an object; one that no object can have leads to a number that none has."""
+        number = self.integer_line(self.line())
+        return number if 0 <= number < KEY_MAX else KEY_MAX
+
+    cdef int put(self, uint64_t number) except -1:
+        """Remember the topmost value, if it is asked for again."""
+        cdef Py_ssize_t rank = uses_rank(&self.uses, number)
+        if not self.stack or self.stack[-1] is MARK:
+            raise self.error(NO_VALUE)
+        if number > self.position:      # which would only be there to take memory
+            raise self.error(f"the pickle is damaged: object {number} is beyond all that it can hold")
+        self.numbered = max(self.numbered, number + 1)
+        if rank >= 0:
+            self.memo[rank] = self.stack[-1]
         return 0
 
     cdef int refuse_opcode(self, uint8_t opcode) except -1:
@@ -349,6 +399,6 @@ cdef class PlainUnpickler:
         return TraceError(None, reason, f"byte {self.at}")
 
 
-def loads(bytes text not None):
+def loads(text not None):
     """Return the plain data that a pickle holds; see `PlainUnpickler`."""
     return PlainUnpickler(text).load()

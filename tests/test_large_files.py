@@ -1,4 +1,4 @@
-"""Files of any length are read in the memory that their events take, which is far less than their text."""
+"""Text of any length is read in the memory that its events take; a snapshot takes little more than its own bytes."""
 
 import gzip
 import json
@@ -8,12 +8,14 @@ import sys
 
 import pytest
 
-from .models import EFFORT
+from .models import EFFORT, OPTIMISED
 
 MIB = 1 << 20
 EVENTS = 100_000 * min(EFFORT, 5)
 LINE = 2000                     # bytes, most of them blanks: 200 MB of text, or up to a gigabyte with more effort
 TAKEN = 16 * MIB                # beyond what the command takes for the same events in short lines
+PICKLE = 30 * MIB * min(EFFORT, 30)
+FRAMES = 20                     # of every entry
 
 
 def rows(kind):
@@ -58,3 +60,73 @@ def test_text_is_read_in_pieces(tmp_path, kind, suffix):
     assert other["events"] == one["events"] == EVENTS
     for name in "peak_live", "peak_requested", "peak_used", "format":
         assert other[name] == one[name]
+
+
+def text(value):
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+def integer(value):
+    return b"\x8a\x07" + value.to_bytes(7, "little")
+
+
+def frame(name):
+    return b"}\x94(" + b"".join(each + text(f"{name} of {each}") for each in (b"h\x00", b"h\x01")) + b"u"
+
+
+class LongSnapshot:
+    """Write a snapshot as PyTorch and pickle would, entry by entry: keys, actions and some of the frames are shared."""
+
+    NAMES = ("name", "filename", "action", "alloc", "free_requested", "free_completed", "addr", "size", "stream",
+             "time_us", "frames")
+
+    def __init__(self, file, kind):
+        self.file, self.kind, self.entries = file, kind, 0
+        file.write(b"\x80\x04" + b"".join(text(name) + b"\x940" for name in self.NAMES))
+        self.key = {name: b"h" + bytes([at]) for at, name in enumerate(self.NAMES)}
+        self.shared = b"h" + bytes([len(self.NAMES)])
+        file.write(b"]\x94(" + b"".join(frame(f"shared {index}") for index in range(FRAMES)) + b"e0")
+
+    def fill(self, length):
+        """Write until the file has that many bytes."""
+        self.file.write(b"}(" + text("segments") + b"]" + text("device_traces") + b"](](")
+        while self.file.tell() < length:
+            for _ in range(300):
+                self.file.write(self.block(self.entries // 3))
+            self.file.write(b"e(")
+        self.file.write(b"eeu.")
+
+    def block(self, ident):
+        """All entries of one block: it comes and goes."""
+        frames = self.frames(ident)
+        made = b""
+        for action in "alloc", "free_requested", "free_completed":
+            fields = {"action": self.key[action], "addr": integer(0x7F0000000000 + (ident % 997 << 20)),
+                      "size": integer(512 + ident % 99), "stream": b"K\x00",
+                      "time_us": integer(1_700_000_000_000_000 + self.entries), "frames": frames}
+            made += b"}\x94(" + b"".join(self.key[name] + value for name, value in fields.items()) + b"u"
+            self.entries += 1
+        return made
+
+    def frames(self, ident):
+        if self.kind == "shared":
+            return self.shared
+        return b"]\x94(" + b"".join(frame(f"{ident} {index}") for index in range(FRAMES)) + b"e"
+
+
+@pytest.mark.slow
+@pytest.mark.untraced
+@pytest.mark.skipif(not OPTIMISED, reason="an instrumented build takes memory of its own")
+@pytest.mark.parametrize("kind, most", [("shared", 2.5), ("each its own", 1.5)])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_entries_of_a_snapshot_take_little_beside_its_bytes(tmp_path, kind, most, suffix):
+    paths = tmp_path / f"short.pickle{suffix}", tmp_path / f"long.pickle{suffix}"
+    for path, length in zip(paths, (0, PICKLE)):
+        with gzip.open(path, "wb", 1) if suffix else open(path, "wb") as file:
+            snapshot = LongSnapshot(file, kind)
+            snapshot.fill(length)
+            written = file.tell()
+    _, little = played(paths[0], tmp_path / "short.json")
+    result, taken = played(paths[1], tmp_path / "long.json")
+    assert result["events"] == snapshot.entries * 2 // 3 and result["peak_live"] == 610
+    assert written >= PICKLE and taken < little + most * written + TAKEN

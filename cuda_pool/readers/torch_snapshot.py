@@ -1,17 +1,19 @@
 """Read PyTorch's memory snapshots, of every version so far.
 
-A snapshot is a pickle; `cuda_pool._unpickle` reads it without running anything. It has segments as they are at the
-end, and for each device a trace of what happened, of which the beginning may be missing.
+A snapshot is a pickle; `cuda_pool._unpickle` reads it without running anything, and `cuda_pool._torch_entries` keeps
+the entries of its traces, which are most of it, in 32 bytes each. It has segments as they are at the end, and for each
+device a trace of what happened, of which the beginning may be missing.
 """
 
 from dataclasses import dataclass
 
-from .._trace import ALLOC, FREE, LIVE
-from .._unpickle import loads
+from .._torch_entries import Entries, loads
+from .._trace import LIVE
+from .._trace_torch import EntryTaker, untouched
 from ..errors import TraceError
 from ..sizes import counted, shown
 from ..torch_format import (
-    ACTIONS, ALLOCATED, BLOCK_ACTIONS, DEVICES_MAX, INACTIVE, OTHER_ACTIONS, STATES, Block, Entry, Segment)
+    ACTIONS, ALLOCATED, DEVICES_MAX, INACTIVE, OTHER_ACTIONS, STATES, Block, Segment)
 
 SIZE_MAX = 2**63 - 1
 ADDRESS_MAX = STREAM_MAX = 2**64 - 1
@@ -29,14 +31,14 @@ class Snapshot:
         Device whose trace was read.
     devices : dict of int to int
         Number of entries of each device that there is anything of.
-    entries : list of Entry
-        Trace of `device`.
+    entries : sequence of Entry
+        Trace of `device`, in 32 bytes an entry.
     """
 
     segments: list
     device: int
     devices: dict
-    entries: list
+    entries: Entries
 
 
 def parse_snapshot(text, device=None):
@@ -44,7 +46,7 @@ def parse_snapshot(text, device=None):
 
     Parameters
     ----------
-    text : bytes
+    text : bytes-like
         The pickle.
     device : int, optional
         Whose trace is read; by default the device with the longest trace, or else with most memory.
@@ -72,8 +74,7 @@ def parse_snapshot(text, device=None):
         raise TraceError(None, f"{len(traces)} devices: expected at most {DEVICES_MAX}", "device_traces")
     devices = _devices(segments, traces)
     chosen = _choice(segments, devices, device)
-    place = f"device_traces[{chosen}]"
-    entries = [_entry(entry, place, index) for index, entry in enumerate(traces[chosen])] if devices[chosen] else []
+    entries = _entries(traces[chosen], f"device_traces[{chosen}]") if devices[chosen] else Entries()
     return Snapshot(segments, chosen, devices, entries)
 
 
@@ -84,70 +85,17 @@ def take_snapshot(snapshot, builder):
     (``free_completed``) is in the trace. The row of an event is the number of its entry, from 1. Blocks that are live
     in the end and that no entry is about were live all the time; they are in row 0.
     """
-    entries = snapshot.entries
-    touched = {entry.addr for entry in entries if entry.action in BLOCK_ACTIONS}
     standing = [(block, segment.stream) for segment in snapshot.segments if segment.device == snapshot.device
-                for block in segment.blocks if block.state != INACTIVE and block.address not in touched]
-    for ident, (block, stream) in enumerate(standing):
-        _add(builder, LIVE, ident, block.requested_size or block.size, stream, 0)
-    blocks = _Blocks(builder, len(standing))
-    for row, entry in enumerate(entries, start=1):
-        if entry.action == "alloc":
-            blocks.alloc(entry, row)
-        elif entry.action == "free_requested":
-            blocks.free(entry, row)
-            blocks.pending.add(entry.addr)
-        elif entry.action == "free_completed":
-            blocks.complete(entry, row)
-    return _notes(snapshot, blocks.lost_frees)
-
-
-class _Blocks:
-    """Which block is at an address, as far as the entries so far tell."""
-
-    def __init__(self, builder, first):
-        self.builder = builder
-        self.next = first
-        self.latest = {}            # address -> id of the latest block there
-        self.live = {}              # address -> its size, while that block is live
-        self.pending = set()        # addresses whose free was requested and is not completed
-        self.lost_frees = 0
-
-    def alloc(self, entry, row):
-        """Put a new block at an address."""
-        if entry.addr in self.live:     # the memory was handed out again: its free is missing
-            self.lost_frees += 1
-            _add(self.builder, FREE, self.latest[entry.addr], self.live[entry.addr], entry.stream, row)
-        self.pending.discard(entry.addr)
-        self.live[entry.addr] = entry.size
-        _add(self.builder, ALLOC, self._new(entry.addr), entry.size, entry.stream, row)
-
-    def free(self, entry, row):
-        """Free the block at an address; one that nothing is known of was there before the first entry."""
-        ident = self.latest.get(entry.addr)
-        if ident is None:
-            ident = self._new(entry.addr)
-        self.live.pop(entry.addr, None)
-        _add(self.builder, FREE, ident, entry.size, entry.stream, row)
-
-    def complete(self, entry, row):
-        """Free the block, unless that was requested before."""
-        if entry.addr in self.pending:
-            self.pending.discard(entry.addr)
-        else:
-            self.free(entry, row)
-
-    def _new(self, address):
-        ident = self.latest[address] = self.next
-        self.next += 1
-        return ident
-
-
-def _add(builder, kind, ident, size, stream, row):
+                for block in segment.blocks if block.state != INACTIVE]
+    alone = untouched(snapshot.entries, (block.address for block, _ in standing))
     try:
-        builder.add(kind, ident, size, stream, row)
+        for ident, (block, stream) in enumerate(each for each in standing if each[0].address in alone):
+            builder.add(LIVE, ident, block.requested_size or block.size, stream, 0)
+        taker = EntryTaker(builder)
+        taker.take(snapshot.entries)
     except TraceError as error:
-        raise TraceError(row, error.reason, f"entry {row}") from None
+        raise TraceError(error.row, error.reason, f"entry {error.row}") from None
+    return _notes(snapshot, taker.lost_frees)
 
 
 def _notes(snapshot, lost_frees):
@@ -158,7 +106,7 @@ def _notes(snapshot, lost_frees):
                           for device, count in others.items())
         notes.append(f"device {snapshot.device} of the snapshot, which also holds {texts}: --trace-device, or device= of "
                      "read_trace, chooses another")
-    failures = sum(entry.action == "oom" for entry in snapshot.entries)
+    failures = snapshot.entries.tally("oom")
     if failures:
         notes.append(f"left out: {counted(failures, 'allocation')} that failed when the trace was recorded")
     if lost_frees:
@@ -174,9 +122,12 @@ def missing_frees(count):
 def _devices(segments, traces):
     """Return the number of entries of every device that there is anything of."""
     devices = {device: 0 for device in sorted({segment.device for segment in segments})}
+    counts = {}                         # by id: a pickle can name one list for any number of devices
     for device, trace in enumerate(traces):
         if _list(trace, f"device_traces[{device}]"):
-            devices[device] = len(trace)
+            if id(trace) not in counts:
+                counts[id(trace)] = sum(len(part) if type(part) is Entries else 1 for part in trace)
+            devices[device] = counts[id(trace)]
     return dict(sorted(devices.items())) or {0: 0}
 
 
@@ -248,18 +199,26 @@ def _pool_id(found, place):
     raise TraceError(None, f"{_kind(pool_id)} is no id of a pool: expected two integers", f"{place}.segment_pool_id")
 
 
-def _entry(found, trace, index):
-    if type(found) is dict and (action := found.get("action")) in BLOCK_ACTIONS:    # the common case, quickly
-        addr, size, stream = found.get("addr"), found.get("size"), found.get("stream", 0)
-        if (type(addr) is type(size) is type(stream) is int and 0 <= addr <= ADDRESS_MAX and 0 <= size <= SIZE_MAX
-                and 0 <= stream <= STREAM_MAX):
-            return Entry(action, addr, size, stream)
-    fields = _Fields(found, f"{trace}[{index}]")
+def _entries(trace, place):
+    """Return the entries of a trace, which comes in parts: `Entries`, and what has to be looked at."""
+    if len(trace) == 1 and type(trace[0]) is Entries:
+        return trace[0]
+    entries = Entries()
+    for part in trace:
+        if type(part) is Entries:
+            entries.extend(part)
+        else:
+            entries.append(*_entry(part, f"{place}[{len(entries)}]"))
+    return entries
+
+
+def _entry(found, place):
+    fields = _Fields(found, place)
     action = fields.text("action", ACTIONS)
-    place = "device_free" if action == "oom" else "addr"
+    name = "device_free" if action == "oom" else "addr"
     absent = 0 if action in OTHER_ACTIONS else None
-    return Entry(action, fields.number(place, ADDRESS_MAX, absent), fields.number("size", SIZE_MAX, absent),
-                 fields.number("stream", STREAM_MAX, 0))
+    return (action, fields.number(name, ADDRESS_MAX, absent), fields.number("size", SIZE_MAX, absent),
+            fields.number("stream", STREAM_MAX, 0))
 
 
 class _Fields:
@@ -300,4 +259,6 @@ def _list(found, place):
 
 def _kind(value):
     """Say what a value is; containers may hold themselves, so they are named only."""
+    if isinstance(value, Entries):
+        return "an entry of a trace"
     return f"a {type(value).__name__}" if isinstance(value, (dict, list, tuple)) else shown(value)

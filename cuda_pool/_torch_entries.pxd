@@ -1,0 +1,23 @@
+"""The entries of a snapshot's trace as a C array."""
+
+from libc.stdint cimport uint8_t, uint64_t
+
+ctypedef struct entry_t:
+    uint64_t addr           # of an oom: what the device had left
+    uint64_t size
+    uint64_t stream
+    uint8_t action          # index into torch_format.ACTIONS
+
+cdef enum action_t:         # those that are about a block, and one that is counted
+    ACTION_ALLOC = 0
+    ACTION_FREE_REQUESTED = 1
+    ACTION_FREE_COMPLETED = 2
+    ACTION_OOM = 8
+
+cdef class Entries:
+    cdef entry_t* items
+    cdef size_t count, room
+
+    cdef int add(self, const entry_t* entry) except -1
+    cdef int grow(self) except -1
+    cdef object entry(self, size_t index)
