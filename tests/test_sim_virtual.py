@@ -17,7 +17,7 @@ from cuda_pool import sim
 from cuda_pool.errors import CudaError
 
 from .conftest import RawCalls
-from .models import effort, forked
+from .models import effort, forked, optimised
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_CONTEXT = 0, 1, 2, 101, 201
 ILLEGAL_ADDRESS, NOT_PERMITTED, NOT_SUPPORTED, CAPTURE_UNSUPPORTED = 700, 800, 801, 900
@@ -260,6 +260,7 @@ def test_alignment_of_addresses(space, alignment):
         assert space.reserve(pages, alignment=alignment) % max(alignment, SIZE) == 0
 
 
+@optimised                      # a sanitizer keeps a shadow of them
 def test_reservations_cost_no_memory(make_space):
     space = make_space("80GiB", granularity="2MiB")
     for _ in range(8):
