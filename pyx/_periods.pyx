@@ -5,16 +5,17 @@ When the history is full, neighbours become one entry, so that it covers all of 
 
 
 cdef void periods_add(periods_t* periods, size_t allocs, size_t peak, size_t trough) noexcept nogil:
-    cdef period_t* last = &periods.period[periods.count - 1]
+    cdef period_t* last
     if periods.count == 0 or periods.filled == periods.stride:
-        last = open_entry(periods)
+        open_entry(periods)
+    last = &periods.period[periods.count - 1]
     last.allocs = allocs
     last.peak = max(last.peak, peak)
     last.trough = min(last.trough, trough)
     periods.filled += 1
 
 
-cdef period_t* open_entry(periods_t* periods) noexcept nogil:
+cdef void open_entry(periods_t* periods) noexcept nogil:
     cdef period_t* entry
     if periods.count == PERIODS:
         join_neighbours(periods)
@@ -25,7 +26,6 @@ cdef period_t* open_entry(periods_t* periods) noexcept nogil:
     entry.trough = <size_t>-1
     periods.count += 1
     periods.filled = 0
-    return entry
 
 
 cdef void join_neighbours(periods_t* periods) noexcept nogil:
