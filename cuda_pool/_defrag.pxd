@@ -13,6 +13,7 @@ ctypedef struct defrag_report_t:
     room_t after
     size_t moved_bytes
     size_t moved_blocks
+    size_t moved_pages
     size_t kept_blocks              # movable ones that could not be moved when the pass ended
     bint completed                  # nothing was left to be done
 

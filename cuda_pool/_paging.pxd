@@ -27,6 +27,10 @@ cdef int paging_begin(segment_t* segment, owner_t owner, size_t nbytes, size_t a
 cdef int paging_end(segment_t* segment, owner_t owner, const paging_t* paging, size_t nbytes, size_t* offset,
                     size_t* used) noexcept nogil
 cdef void paging_undo(segment_t* segment, const paging_t* paging) noexcept nogil
+# Choose at most `most` pages of free memory, and the addresses where they go: a part of the place that the largest
+# request would get, where `units` pages are lacking. Nothing is set aside but the pages that are taken. first == end once
+# all of that place is ready, or nothing can be moved.
+cdef int paging_gather(segment_t* segment, uint32_t most, paging_t* paging) noexcept nogil
 cdef void paging_destroy(paging_t* paging) noexcept nogil
 # Pages that no block touches and nobody may use at once, but for those from `first` to before `end`: at most `limit` of
 # them are put into `pages` unless that is NULL, the farthest from where blocks are placed first. How many there are, or

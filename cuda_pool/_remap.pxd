@@ -15,6 +15,9 @@ cdef int remap_fill(pool_t* pool, uint32_t count) noexcept nogil
 # enough; on an error of the driver pages may have moved, and nothing is lost.
 cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignment, bint may_grow,
                      void** ptr) noexcept nogil
+# Move at most so many pages of free memory to where the largest request would be placed; how many. Called with `slow`
+# held, and never during a capture. On an error of the driver some may have moved, and nothing is lost.
+cdef int remap_gather(pool_t* pool, uint32_t most, size_t* moved) noexcept nogil
 # Give pieces of memory back to the driver until `keep` are left, as far as no block touches them and no work is pending
 # in them; how many went. Called with `slow` held.
 cdef int remap_trim(pool_t* pool, uint32_t keep, uint32_t* gone) noexcept nogil

@@ -116,14 +116,14 @@ cdef void segment_tally_slab(const slab_t* slab, tally_t* live) noexcept nogil
 # Count anew what is live in slabs, with all locks held, and the seats' sums added.
 cdef void segment_recount(segment_t* segment) noexcept nogil
 cdef size_t segment_free_bytes(const segment_t* segment) noexcept nogil        # of all that there may be
-# The highest totals that were seen. They are exact while only one thread calls; with several what others have changed
-# in their caches is seen when a block that comes from none is allocated.
 # See how high the totals are, and let the calling thread's seat know by how much they may rise until they are higher
 # than ever; with the pool's lock held.
 cdef void segment_note(segment_t* segment) noexcept nogil
 # Let what is learned see them.
 cdef void segment_learn(segment_t* segment) noexcept nogil
 cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil     # that was taken
+# The highest totals that were seen. They are exact while only one thread calls; with several what others have changed
+# in their caches is seen when a block that comes from none is allocated.
 cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requested) noexcept nogil
 # Serve a request that no slot can hold, or say STATUS_OUT_OF_MEMORY without having looked at the slabs: with the pool's
 # lock alone.

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint64_t
 
-from cuda_pool._pickle_uses cimport uses_t
+from cuda_pool._pickle_gets cimport gets_t
 
 cdef enum:                  # bytes that a dict is counted for
     DICT_EMPTY = 64
@@ -14,8 +14,8 @@ cdef class PlainUnpickler:
     cdef const uint8_t* start
     cdef size_t length, position, at    # of the text, of what is read next, of the instruction at work
     cdef list stack
-    cdef uses_t uses
-    cdef list memo                      # the objects that are asked for again, by uses_rank()
+    cdef gets_t gets
+    cdef list memo                      # the objects that are asked for again, by gets_rank()
     cdef uint64_t numbered              # one more than the highest number that an object of the memo has
     cdef uint64_t made, most            # bytes of objects, roughly
 

@@ -41,7 +41,7 @@ class DefragReport:
         Movable blocks that could not be moved when the pass ended: pinned, or with a home on which nothing can be
         queued by this thread.
     pages_moved : int
-        Physical pages that were moved to other addresses.
+        Pages of free memory that were moved to where the largest request would be placed (``backing="virtual"``).
     seconds : float
         How long it took, waiting included.
     completed : bool

@@ -478,11 +478,12 @@ cdef class Pool:
         return movable
 
     def defragment(self):
-        """Bring free memory together: settle what is pending, return empty slabs, and move movable blocks.
+        """Bring free memory together: settle what is pending, return empty slabs, and move pages or movable blocks.
 
         Waits, without the GIL, for work behind which something was freed, and for the moves. Other threads go on
-        meanwhile, and wait for one move at most; a movable block may be pinned at any time. A pass that another thread
-        has begun is waited for first. While a capture is under way nothing is waited for and nothing moved.
+        meanwhile, and wait for one move, or for 64 pages, at most; a movable block may be pinned at any time. A pass
+        that another thread has begun is waited for first. While a capture is under way nothing is waited for and
+        nothing moved.
 
         Returns
         -------
@@ -509,7 +510,7 @@ cdef class Pool:
         status_raise(self.state, status, 0, 0)
         return DefragReport(
             before=free_space(&report.before), after=free_space(&report.after), moved_bytes=report.moved_bytes,
-            moved_blocks=report.moved_blocks, kept_blocks=report.kept_blocks, pages_moved=0,
+            moved_blocks=report.moved_blocks, kept_blocks=report.kept_blocks, pages_moved=report.moved_pages,
             seconds=perf_counter() - started, completed=report.completed)
 
     def size_of(self, ptr):

@@ -1,9 +1,9 @@
 """Passes that bring free memory together.
 
-A pass has two parts: to complete pending frees, return empty slabs and merge; and to move blocks, but where pages can
-move instead, which an allocation does as it needs them. The second goes in rounds: what lies where is read, moves are
-chosen from that without a lock (_plan), and made one by one (_step), each only if its block is still there and its
-target still free.
+A pass has three parts: to complete pending frees, return empty slabs and merge; where pages can be moved, to move those
+of free memory to one place, some at a time (_remap); and elsewhere to move blocks. The last goes in rounds: what lies
+where is read, moves are chosen from that without a lock (_plan), and made one by one (_step), each only if its block is
+still there and its target still free.
 """
 
 from libc.stdint cimport uint32_t
@@ -18,6 +18,7 @@ from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport LEGACY, STREAM_GONE
 from cuda_pool._owner cimport NOBODY, owner_t
 from cuda_pool._plan cimport plan_choose, plan_destroy, plan_t
+from cuda_pool._remap cimport remap_gather
 from cuda_pool._room cimport segment_largest_free
 from cuda_pool._segment cimport segment_free_bytes, segment_reclaim, segment_total
 from cuda_pool._shortage cimport is_capturing, see_what_is_done, wait_for_all, wait_for_pending
@@ -31,6 +32,7 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     ROUNDS = 16
+    STEP_PAGES = 64             # that are moved while others who need a driver call wait
     NAP = 50                    # microseconds between two looks at a pass that is under way
     REGROWTH = 4                # a quarter more free blocks than the last pass left make another one due
 
@@ -45,6 +47,8 @@ cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
     status = survey(pool, &report.before)
     if status == STATUS_OK:
         status = settle_waiting(pool)
+    if status == STATUS_OK and pool.segment.pages.shift != 0:
+        status = gather_pages(pool, report)
     for round in range(ROUNDS):
         if status != STATUS_OK:
             break
@@ -224,7 +228,26 @@ cdef void rehome_gone(pool_t* pool) noexcept nogil:
         gone = find_gone_home(pool)
 
 
-# Part 2: blocks are moved
+# Part 2: pages of free memory are moved
+
+cdef int gather_pages(pool_t* pool, defrag_report_t* report) noexcept nogil:
+    """Step by step, until one has nothing to move. An allocation would move them as it needs them, and wait for that."""
+    cdef size_t moved = 1
+    cdef int status = STATUS_OK
+    while moved != 0 and status == STATUS_OK:
+        status = slow_enter(pool)
+        if status != STATUS_OK:
+            break
+        moved = 0
+        if not is_capturing(pool):
+            status = remap_gather(pool, STEP_PAGES, &moved)
+        lock_release(&pool.slow)
+        report.moved_pages += moved
+        give_way()
+    return status
+
+
+# Part 3: blocks are moved
 
 cdef int move_blocks(pool_t* pool, size_t needed, bint may_wait, defrag_report_t* report) noexcept nogil:
     """One round: make the moves that seem worth it, if they can make `needed` bytes free in one piece.
@@ -234,7 +257,7 @@ cdef int move_blocks(pool_t* pool, size_t needed, bint may_wait, defrag_report_t
     cdef plan_t plan
     cdef int status
     report.completed = True
-    if pool.segment.pages.shift != 0:               # pages can be moved instead
+    if pool.segment.pages.shift != 0:               # pages are moved instead
         return STATUS_OK
     status = layout_read(pool, &plan, &report.kept_blocks)
     if status == STATUS_OK and plan.reach > plan.largest and plan.reach >= round_up(needed, MID_UNIT) // MID_UNIT:

@@ -7,13 +7,14 @@ places and pages are tried is in docs/internals/virtual.md.
 
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from cuda_pool._bits cimport log2_floor, round_up
 from cuda_pool._buddy cimport (
     BUDDY_LIVE, BUDDY_PAGING, NO_BLOCK, buddy_find_fewest, buddy_free, buddy_take)
 from cuda_pool._mid cimport (
-    MID_FREE, MID_PAGING, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_find_any, mid_find_fewest, mid_free,
-    mid_reserve, mid_take)
+    MID_FREE, MID_PAGING, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_cut_start, mid_find_any,
+    mid_find_fewest, mid_free, mid_reserve, mid_take)
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pages cimport pages_counted, pages_end, pages_first, pages_has, pages_next, pages_suspended, pages_t
 from cuda_pool._room cimport segment_largest_paged
@@ -160,6 +161,50 @@ cdef int find_pages(segment_t* segment, size_t offset, paging_t* paging) noexcep
         if pages_has(pages.ready, paging.take[at]):
             pages_suspended(pages, paging.take[at])
     return STATUS_OK
+
+
+cdef int paging_gather(segment_t* segment, uint32_t most, paging_t* paging) noexcept nogil:
+    cdef pages_t* pages = &segment.pages
+    cdef uint32_t size = <uint32_t>(segment_largest_paged(segment) // MID_UNIT), missing = 0, lacking, start
+    cdef uint32_t found = mid_find_fewest(&segment.mid, NOBODY, size, 0, segment.bias, &missing) if size else NO_MID
+    memset(paging, 0, sizeof(paging_t))
+    if found == NO_MID or missing == 0:
+        return STATUS_OK
+    start = mid_cut_start(&segment.mid, &segment.mid.block[found], size, 0, segment.bias)
+    paging.first = pages_first(pages, <size_t>start * MID_UNIT)
+    paging.end = pages_end(pages, <size_t>(start + size) * MID_UNIT)
+    lacking = paging.end - paging.first - pages_counted(pages.placed, paging.first, paging.end)
+    paging.units = min(lacking, most)
+    if not choose_pages(segment, paging.units - min(paging.units, pages.spares), paging):
+        return STATUS_HOST_MEMORY
+    paging.units = min(paging.units, paging.takes + pages.spares)
+    if paging.units < lacking:
+        paging.end = pages_up_to(pages, paging.first, paging.end, paging.units)
+    return STATUS_OK
+
+
+cdef uint32_t pages_up_to(const pages_t* pages, uint32_t first, uint32_t end, uint32_t count) noexcept nogil:
+    """Where a part of [first, end) ends in which no memory is at so many pages; 0 of them are an empty part."""
+    cdef uint32_t at = first
+    while count != 0:
+        at = pages_next(pages.placed, at, end, False) + 1
+        count -= 1
+    return at
+
+
+cdef bint choose_pages(segment_t* segment, uint32_t wanted, paging_t* paging) noexcept nogil:
+    """Take up to so many pages of free memory out of use; False if the host has no memory for the list."""
+    cdef uint32_t at
+    if wanted == 0:
+        return True
+    paging.take = <uint32_t*>malloc(wanted * sizeof(uint32_t))
+    if paging.take == NULL:
+        return False
+    paging.takes = paging_free_pages(segment, paging.first, paging.end, wanted, paging.take)
+    for at in range(paging.takes):
+        if pages_has(segment.pages.ready, paging.take[at]):
+            pages_suspended(&segment.pages, paging.take[at])
+    return True
 
 
 cdef uint32_t paging_free_pages(const segment_t* segment, uint32_t first, uint32_t end, uint32_t limit,

@@ -19,7 +19,7 @@ from cuda_pool._pages cimport (
     pages_created, pages_end, pages_has, pages_next, pages_opened, pages_placed, pages_released, pages_spare,
     pages_suspended, pages_t, pages_taken)
 from cuda_pool._paging cimport (
-    paging_begin, paging_destroy, paging_end, paging_free_pages, paging_t, paging_undo)
+    paging_begin, paging_destroy, paging_end, paging_free_pages, paging_gather, paging_t, paging_undo)
 from cuda_pool._segment cimport segment_highs, segment_total
 from cuda_pool._state cimport (
     UPSTREAM_DEVICE_SYNCHRONIZE, UPSTREAM_MEM_ADDRESS_FREE, UPSTREAM_MEM_ADDRESS_RESERVE, UPSTREAM_MEM_CREATE,
@@ -83,6 +83,21 @@ cdef int remap_alloc(pool_t* pool, owner_t owner, size_t nbytes, size_t alignmen
     paging_destroy(&paging)
     if status == STATUS_OK:
         ptr[0] = pool_address(pool, offset)
+    return status
+
+
+cdef int remap_gather(pool_t* pool, uint32_t most, size_t* moved) noexcept nogil:
+    cdef paging_t paging
+    cdef int status = enter(pool)
+    moved[0] = 0
+    if status != STATUS_OK:
+        return status
+    status = paging_gather(&pool.segment, most, &paging)
+    leave_all(pool)
+    if status == STATUS_OK and paging.first != paging.end:
+        status = carry_out(pool, &paging)
+        moved[0] = paging.units if status == STATUS_OK else 0
+    paging_destroy(&paging)
     return status
 
 

@@ -17,7 +17,7 @@ from libc.string cimport memchr, memcpy
 import gc
 import struct
 
-from cuda_pool._pickle_uses cimport uses_end, uses_find, uses_rank, uses_release
+from cuda_pool._pickle_gets cimport gets_end, gets_find, gets_rank, gets_release
 
 from cuda_pool.errors import TraceError
 from cuda_pool.sizes import shown
@@ -58,7 +58,7 @@ cdef class PlainUnpickler:
         self.most = MEMORY_MIN + MEMORY_PER_BYTE * self.length
 
     def __dealloc__(self):
-        uses_release(&self.uses)
+        gets_release(&self.gets)
 
     def load(self):
         """Return what the pickle holds.
@@ -70,10 +70,10 @@ cdef class PlainUnpickler:
         MemoryError
             The host has no memory for it.
         """
-        uses_release(&self.uses)
-        if not uses_find(&self.uses, self.start, self.length):
+        gets_release(&self.gets)
+        if not gets_find(&self.gets, self.start, self.length):
             raise MemoryError("no host memory to read a pickle")
-        self.memo = [MARK] * <Py_ssize_t>self.uses.count
+        self.memo = [MARK] * <Py_ssize_t>self.gets.count
         collects = gc.isenabled()
         gc.disable()                    # it would look through all that was made so far, again and again
         try:
@@ -355,11 +355,11 @@ cdef class PlainUnpickler:
         raise self.error(f"a dict has a key of type {type(key).__name__}: expected a string or a 64-bit integer")
 
     cdef int get(self, uint64_t number) except -1:
-        cdef Py_ssize_t rank = uses_rank(&self.uses, number)
+        cdef Py_ssize_t rank = gets_rank(&self.gets, number)
         if rank < 0 or self.memo[rank] is MARK:
             raise self.error(f"the pickle is damaged: it has no object {number}")
         self.stack.append(self.memo[rank])
-        if uses_end(&self.uses, number):
+        if gets_end(&self.gets, number):
             self.memo[rank] = MARK
         return 0
 
@@ -370,7 +370,7 @@ cdef class PlainUnpickler:
 
     cdef int put(self, uint64_t number) except -1:
         """Remember the topmost value, if it is asked for again."""
-        cdef Py_ssize_t rank = uses_rank(&self.uses, number)
+        cdef Py_ssize_t rank = gets_rank(&self.gets, number)
         if not self.stack or self.stack[-1] is MARK:
             raise self.error(NO_VALUE)
         if number > self.position:      # which would only be there to take memory

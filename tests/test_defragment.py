@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import cuda_pool as cp
 from cuda_pool import sim
+from cuda_pool.errors import CudaError
 
-from .models import POOLS, REUSE, comparable, effort
+from .models import POOLS, REUSE, CheckedPool, comparable, effort
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -171,6 +172,118 @@ def test_pending_frees_are_completed_and_slabs_returned(make_pool):
     assert pool.stats().pending == 0 and report.after.largest_free == report.after.free == 16 * MIB
     assert (report.moved_blocks, report.pages_moved, report.kept_blocks) == (0, 0, 0) and report.seconds > 0
     assert report.after.free_blocks <= 2 and pool.stats().defrag_count == 1
+
+
+def test_pages_are_moved_ahead_of_the_request(make_device):
+    """Where pages can move, the largest request then makes no driver call; what is live stays where it is."""
+    device = make_device("64MiB")
+    with CheckedPool("64MiB", device=device, backing="virtual") as pool:
+        blocks = [pool.alloc(2 * MIB) for _ in range(32)]
+        for value, ptr in enumerate(blocks):
+            device.memset(ptr, value, 2 * MIB)
+        for ptr in blocks[::2]:
+            pool.free(ptr)
+        report = pool.defragment()
+        assert report.completed and 1 <= report.pages_moved <= 16 and report.moved_blocks == 0
+        assert report.before.largest_free == report.after.largest_free == report.after.free == 32 * MIB
+        assert pool.defragment().pages_moved == 0
+        device.clear_log()
+        ptr = pool.alloc(32 * MIB)
+        assert not any(name.startswith("cuMem") for name in device.calls)
+        device.memset(ptr, 99, 32 * MIB)
+        assert all(device.read(ptr, 2 * MIB) == bytes([value]) * (2 * MIB)
+                   for value, ptr in list(enumerate(blocks))[1::2])
+
+
+def test_pages_are_moved_64_at_a_time(make_device):
+    """Who needs a driver call waits for one step: `slow` is free between two."""
+    device = make_device("1GiB", lazy=True)
+    with cp.Pool("1GiB", device=device, backing="virtual", mid_max="1GiB") as pool:
+        for ptr in [pool.alloc(2 * MIB) for _ in range(512)][::2]:
+            pool.free(ptr)
+        device.clear_log()
+        report = pool.defragment()
+        assert report.pages_moved > 200
+        steps = "".join("u" if name == "cuMemUnmap" else "m" for name, *_ in device.log
+                        if name in ("cuMemUnmap", "cuMemMap")).replace("mu", "m u").split()
+        assert max(map(len, steps)) <= 128 and sum(step.count("m") for step in steps) == report.pages_moved
+
+
+@pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemMap", "cuMemSetAccess"])
+def test_case_40_moving_pages_fails(make_device, call):
+    """Whichever call fails, nothing is lost, and the next pass goes on."""
+    for after in range(20):
+        device = make_device("32MiB")
+        with CheckedPool("32MiB", device=device, backing="virtual") as pool:
+            blocks = [pool.alloc(2 * MIB) for _ in range(16)]
+            for value, ptr in enumerate(blocks):
+                device.memset(ptr, value, 2 * MIB)
+            for ptr in blocks[::2]:
+                pool.free(ptr)
+            device.fail(call, code="cudaErrorLaunchFailure", after=after)
+            try:
+                pool.defragment()
+            except CudaError as error:
+                assert error.call == call
+            else:
+                assert after > 0
+                break
+            finally:
+                device.clear_faults()
+            assert pool.stats().largest_free == pool.stats().free == 16 * MIB
+            assert pool.defragment().completed
+            pool.alloc(16 * MIB)
+            assert all(device.read(ptr, 2 * MIB) == bytes([value]) * (2 * MIB)
+                       for value, ptr in list(enumerate(blocks))[1::2])
+    else:
+        pytest.fail("the pass never went through")
+
+
+def test_pages_do_not_move_during_a_capture(make_device):
+    device = make_device("32MiB")
+    with CheckedPool("32MiB", device=device, backing="virtual") as pool:
+        stream = device.stream()
+        for ptr in [pool.alloc(2 * MIB) for _ in range(16)][::2]:
+            pool.free(ptr)
+        with pool.capture(stream) as graph:
+            stream.begin_capture()
+            report = pool.defragment()
+            assert report.pages_moved == 0 and not report.completed
+            stream.end_capture()
+        graph.release()
+        assert pool.defragment().pages_moved > 0
+
+
+def test_others_allocate_while_pages_move(make_device):
+    device = make_device("256MiB", lazy=True)
+    with cp.Pool("256MiB", device=device, backing="virtual") as pool:
+        kept = [pool.alloc(2 * MIB) for _ in range(128)]
+        for ptr in kept[::2]:
+            pool.free(ptr)
+        going, faults = True, []
+
+        def work(seed):
+            rng = random.Random(seed)
+            while going:
+                try:
+                    ptrs = [pool.alloc(int(2 ** rng.uniform(8, 22))) for _ in range(8)]
+                    for ptr in ptrs:
+                        pool.free(ptr)
+                except Exception as error:
+                    faults.append(error)
+                    return
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(30):
+            pool.defragment()
+        going = False
+        for thread in threads:
+            thread.join()
+        assert not faults
+        pool.check()
+        assert pool.stats().free == 128 * MIB and pool.defragment().after.largest_free == 128 * MIB
 
 
 def test_an_empty_pool(make_pool):

@@ -31,55 +31,55 @@ for kind, opcodes in (
 del kind, opcodes, opcode
 
 
-cdef bint uses_find(uses_t* uses, const uint8_t* text, size_t length) noexcept nogil:
+cdef bint gets_find(gets_t* gets, const uint8_t* text, size_t length) noexcept nogil:
     cdef size_t position = 0, first
     cdef uint8_t kind
-    if not uses_prepare(uses, length):
+    if not gets_prepare(gets, length):
         return False
     while position < length:
         kind = KINDS[text[position]]
         first = position + 1
         position = first + (kind if kind <= 8 else arguments_length(kind, text + first, length - first))
         if position <= length and GET_1 <= kind <= GET_LINE:
-            use_note(uses, use_number(kind, text + first, position - first))
-    return ranks_count(uses)
+            get_note(gets, get_number(kind, text + first, position - first))
+    return ranks_count(gets)
 
 
-cdef void uses_release(uses_t* uses) noexcept nogil:
-    free(uses.bits)
-    free(uses.ranks)
-    free(uses.left)
-    memset(uses, 0, sizeof(uses_t))
+cdef void gets_release(gets_t* gets) noexcept nogil:
+    free(gets.bits)
+    free(gets.ranks)
+    free(gets.left)
+    memset(gets, 0, sizeof(gets_t))
 
 
-cdef bint uses_prepare(uses_t* uses, size_t length) noexcept nogil:
-    memset(uses, 0, sizeof(uses_t))
-    uses.words = length // 64 + 1       # memory that is never written to takes none
-    uses.bits = <uint64_t*>calloc(uses.words, sizeof(uint64_t))
-    uses.left = <uint8_t*>calloc(uses.words, 64)
-    return uses.bits != NULL and uses.left != NULL
+cdef bint gets_prepare(gets_t* gets, size_t length) noexcept nogil:
+    memset(gets, 0, sizeof(gets_t))
+    gets.words = length // 64 + 1       # memory that is never written to takes none
+    gets.bits = <uint64_t*>calloc(gets.words, sizeof(uint64_t))
+    gets.left = <uint8_t*>calloc(gets.words, 64)
+    return gets.bits != NULL and gets.left != NULL
 
 
-cdef bint ranks_count(uses_t* uses) noexcept nogil:
+cdef bint ranks_count(gets_t* gets) noexcept nogil:
     cdef size_t word
-    while uses.words > 1 and uses.bits[uses.words - 1] == 0:
-        uses.words -= 1
-    uses.ranks = <uint32_t*>calloc(uses.words, sizeof(uint32_t))
-    if uses.ranks == NULL:
+    while gets.words > 1 and gets.bits[gets.words - 1] == 0:
+        gets.words -= 1
+    gets.ranks = <uint32_t*>calloc(gets.words, sizeof(uint32_t))
+    if gets.ranks == NULL:
         return False
-    for word in range(uses.words):
-        uses.ranks[word] = <uint32_t>uses.count
-        uses.count += popcount(uses.bits[word])
+    for word in range(gets.words):
+        gets.ranks[word] = <uint32_t>gets.count
+        gets.count += popcount(gets.bits[word])
     return True
 
 
-cdef void use_note(uses_t* uses, uint64_t number) noexcept nogil:
-    if number >> 6 < uses.words:
-        uses.bits[number >> 6] |= <uint64_t>1 << (number & 63)
-        uses.left[number] += uses.left[number] != USES_MANY
+cdef void get_note(gets_t* gets, uint64_t number) noexcept nogil:
+    if number >> 6 < gets.words:
+        gets.bits[number >> 6] |= <uint64_t>1 << (number & 63)
+        gets.left[number] += gets.left[number] != GETS_MANY
 
 
-cdef uint64_t use_number(uint8_t kind, const uint8_t* arguments, size_t count) noexcept nogil:
+cdef uint64_t get_number(uint8_t kind, const uint8_t* arguments, size_t count) noexcept nogil:
     """The number of the object that an instruction gets, or one that is beyond all."""
     cdef uint64_t number = 0
     cdef size_t i
