@@ -28,8 +28,8 @@ cdef int paging_end(segment_t* segment, owner_t owner, const paging_t* paging, s
                     size_t* used) noexcept nogil
 cdef void paging_undo(segment_t* segment, const paging_t* paging) noexcept nogil
 # Choose at most `most` pages of free memory, and the addresses where they go: a part of the place that the largest
-# request would get, where `units` pages are lacking. Nothing is set aside but the pages that are taken. first == end once
-# all of that place is ready, or nothing can be moved.
+# request would get, where `units` pages are lacking. Nothing is set aside but the pages that are taken. first == end
+# once all of that place is ready, or nothing can be moved.
 cdef int paging_gather(segment_t* segment, uint32_t most, paging_t* paging) noexcept nogil
 cdef void paging_destroy(paging_t* paging) noexcept nogil
 # Pages that no block touches and nobody may use at once, but for those from `first` to before `end`: at most `limit` of

@@ -231,7 +231,7 @@ cdef void rehome_gone(pool_t* pool) noexcept nogil:
 # Part 2: pages of free memory are moved
 
 cdef int gather_pages(pool_t* pool, defrag_report_t* report) noexcept nogil:
-    """Step by step, until one has nothing to move. An allocation would move them as it needs them, and wait for that."""
+    """Step by step, until one has nothing to move. An allocation would move what it needs, and wait for that."""
     cdef size_t moved = 1
     cdef int status = STATUS_OK
     while moved != 0 and status == STATUS_OK:

@@ -511,10 +511,11 @@ def test_the_driver_fails_at_any_call_of_a_pass(make_device, call, scrub):
 def test_the_driver_fails_while_a_block_is_pinned_for_another_stream(make_device, call):
     device = make_device("64MiB")
     with cp.Pool("8MiB", device=device, defrag_interval=1) as pool:
-        home, user = device.stream(), device.stream()
-        blocks = holes(pool, stream=home)
+        home, user = device.stream(), device.stream(blocking=False)
+        blocks, failed = holes(pool, stream=home), 0
+        home.work(50)
         pool.alloc("64KiB")
-        pool.alloc("64KiB")
+        pool.alloc("64KiB")                     # moves them, and their new places are not to be used yet
         for block in blocks:
             known = _testing.uses_count(pool)
             device.fail(call, code="cudaErrorUnknown")
@@ -525,11 +526,14 @@ def test_the_driver_fails_while_a_block_is_pinned_for_another_stream(make_device
                 assert error.call == call
                 assert _testing.uses_count(pool) == known
                 pool.check()
+                failed += 1
             device.clear_faults()
             assert not block.pinned
             with block.pin(stream=user.handle) as ptr:
                 user.read(ptr, 100)
         pool.check()
+        assert failed
+        device.synchronize()
 
 
 def test_scrub_overwrites_the_old_place(make_device):
