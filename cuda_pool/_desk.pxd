@@ -30,10 +30,16 @@ cdef inline bint desk_alloc(pool_t* pool, seat_t* seat, cache_t* cache, size_t n
 cdef inline bint desk_free(pool_t* pool, seat_t* seat, cache_t* cache, void* ptr) noexcept nogil:
     """Free into a stream's cache, or, where that is NULL, into whichever it belongs."""
     cdef size_t offset = pool_offset(pool, ptr)
-    cdef uint32_t tag
-    if offset >= pool.segment.span:
-        return False
-    tag = get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
+    return offset < pool.segment.span and desk_give(pool, seat, cache, desk_tag(pool, offset), offset, ptr)
+
+
+cdef inline uint32_t desk_tag(const pool_t* pool, size_t offset) noexcept nogil:
+    return get_u32(&pool.segment.tag[offset >> pool.segment.granule_shift])
+
+
+cdef inline bint desk_give(pool_t* pool, seat_t* seat, cache_t* cache, uint32_t tag, size_t offset,
+                           void* ptr) noexcept nogil:
+    """The same by the tag of its place, inside the segment."""
     if tag & TAG_TIER == TIER_MID:
         return block_give(pool, seat, cache, tag >> TAG_INDEX_SHIFT, offset, ptr)
     return tag & TAG_TIER == TIER_SLAB and desk_give_slot(pool, seat, cache, tag >> TAG_INDEX_SHIFT, offset, ptr)

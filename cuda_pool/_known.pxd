@@ -6,7 +6,7 @@ from cuda_pool._driver cimport cudaStream_t
 from cuda_pool._order cimport (
     STREAM_HANDLE, STREAM_THREAD, STREAM_VOUCHED, THREAD_HANDLE, order_add, order_find, ref_is_valid,
     stream_is_pending, stream_ref_t, stream_t, this_thread)
-from cuda_pool._owner cimport NOBODY, owner_t
+from cuda_pool._owner cimport LEGACY, NOBODY, owner_t
 from cuda_pool._prepare cimport segment_admit_stream
 from cuda_pool._state cimport pool_t
 
@@ -38,7 +38,7 @@ cdef inline owner_t known_locked(pool_t* pool, const stream_ref_t* stream) noexc
 
 cdef inline bint is_sure(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:
     """Is the record that of the stream that was named, and not of an earlier one with the same handle?"""
-    return owner != NOBODY and (stream.owner != NOBODY or not can_be_another(&pool.order.stream[owner]))
+    return owner == LEGACY or owner != NOBODY and (stream.owner != NOBODY or not can_be_another(&pool.order.stream[owner]))
 
 
 cdef inline bint may_reuse(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:

@@ -5,7 +5,13 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pages cimport pages_missing, pages_t
 
-cdef const uint32_t NO_MID          # no block: record 0 is never used
+cdef extern from * nogil:
+    """
+    #define CUDA_POOL_NO_MID 0u
+    #define CUDA_POOL_FREE_NODE 0x80000000u
+    """
+    const uint32_t NO_MID "CUDA_POOL_NO_MID"            # no block: record 0 is never used
+    const uint32_t FREE_NODE "CUDA_POOL_FREE_NODE"      # bit of a node's bin, in the place of CACHED in what was requested
 
 cdef enum:
     MID_UNIT = 256                  # bytes
@@ -30,7 +36,7 @@ cdef enum:                      # mid_state_t
 # without the lock looks at that only, and must not take a node for it when another thread frees the block just then.
 ctypedef struct mid_node_t:
     uint32_t parent
-    uint32_t bin                    # and 1 << 31, in the place of the CACHED bit of what was requested
+    uint32_t bin                    # and FREE_NODE
     uint32_t child[2]
 
 ctypedef struct mid_live_t:
@@ -68,7 +74,7 @@ ctypedef struct mid_bins_t:
 #   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
 #   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
 #   free_blocks == number of them
-#   a free block says so (1 << 31), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
+#   a free block says so (FREE_NODE), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
 #   first d key bits
 #   gaps == sum(gap of the blocks that are not free) <= gaps_max
 #   bit b of filled is set  <=>  root[b] is not NO_MID;  bin == bin_of(size) in every node
@@ -101,6 +107,8 @@ cdef void mid_destroy(mid_t* mid) noexcept nogil
 # NO_MID. With align > 0 only the first MID_CANDIDATES that are large enough are looked at, then those that hold it
 # anyhow. With pages, only those are looked at, and all of the place has to be ready.
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil
+# The owner's free block with the smallest key of at least (size, offset), or NO_MID.
+cdef uint32_t mid_find_key(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil
 # The owner's free block that is [offset, offset + size), or NO_MID.
 cdef uint32_t mid_find_exact(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil
 # The same among the other owners' blocks that the view allows.
@@ -119,13 +127,10 @@ cdef uint32_t mid_find_any(const mid_t* mid, owner_t owner, uint32_t size, int a
 # Cut `size` units out of a found block, at its high end, and mark them. Needs two reserved records.
 cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uint32_t bias,
                        mid_state_t state) noexcept nogil
-# The same with the best fit among the owner's blocks and nobody's, or NO_MID: without pages and alignment.
-cdef uint32_t mid_take_best(mid_t* mid, owner_t owner, uint32_t size, mid_state_t state) noexcept nogil
 # Take exactly `size` units from `start` on out of free blocks that the view allows: the block, as one of the asker's,
 # or NO_MID. `near` is any block that starts at or below `start`. Needs two reserved records.
 cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
                              mid_state_t state) noexcept nogil
-cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil
 # Make every free block that the view allows the asker's, who may be nobody.
 cdef void mid_adopt(mid_t* mid, const view_t* view) noexcept nogil
 # Give what `owner` has freed in batches up to `limit` to another owner, or to nobody.
@@ -140,9 +145,6 @@ cdef void mid_extend(mid_t* mid, uint32_t size, owner_t owner, uint32_t batch) n
 cdef uint32_t mid_edge(const mid_t* mid, owner_t owner) noexcept nogil      # the owner's free units at start
 cdef uint32_t mid_allowed_edge(const mid_t* mid, const view_t* view) noexcept nogil        # those that are allowed
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
-# Cut a block in two at `offset`: the new upper part's index. Needs one reserved record.
-cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil
-cdef void mid_absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil        # merge a block with the one above it
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
 

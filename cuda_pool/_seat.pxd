@@ -41,7 +41,16 @@ cdef extern from * nogil:
     #endif
     }
     #include <pthread.h>
-    #define CUDA_POOL_SYSTEM_THREAD() ((size_t)pthread_self())
+    /* glibc's and musl's pthread_self(), without the call. */
+    static inline size_t cuda_pool_system_thread(void) {
+    #if defined(__x86_64__)
+        size_t self;
+        __asm__("movq %%fs:0, %0" : "=r"(self));
+        return self;
+    #else
+        return (size_t)pthread_self();
+    #endif
+    }
     #define CUDA_POOL_LIKELY(x) __builtin_expect(!!(x), 1)
     #define CUDA_POOL_PLACES 8
     """
@@ -51,7 +60,7 @@ cdef extern from * nogil:
     bint sit "cuda_pool_sit"(unsigned*)
     bint is_open "cuda_pool_is_open"(void* const* gate, const void* pool)
     bint likely "CUDA_POOL_LIKELY"(bint)
-    size_t system_thread "CUDA_POOL_SYSTEM_THREAD"()
+    size_t system_thread "cuda_pool_system_thread"()
 
 cdef enum:                      # seat_stop_t
     SEAT_GOES = 0

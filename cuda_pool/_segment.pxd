@@ -6,7 +6,7 @@ from cuda_pool._bins cimport BLOCK_MOST, CACHED
 from cuda_pool._buddy cimport buddy_t
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._lock cimport APART
-from cuda_pool._mid cimport MID_UNIT, mid_block_t, mid_free, mid_has_none, mid_t
+from cuda_pool._mid cimport MID_UNIT, mid_block_t, mid_has_none, mid_t
 from cuda_pool._owner cimport NOBODY, owner_t, owners_t, view_t
 from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
@@ -418,11 +418,6 @@ cdef inline int segment_find(const segment_t* segment, size_t offset, place_t* p
     return STATUS_OK if segment_is_live(segment, offset, place) else segment_blame(segment, offset)
 
 
-cdef inline void segment_free_mid(segment_t* segment, uint32_t block, owner_t owner, uint32_t batch) noexcept nogil:
-    set_u32(&segment.tag[<size_t>segment.mid.block[block].offset * MID_UNIT >> segment.granule_shift], 0)
-    mid_free(&segment.mid, block, owner, batch)
-
-
 cdef inline void note_batch(segment_t* segment, const place_t* place, uint32_t batch) noexcept nogil:
     set_u32(&segment.slabs.slab[place.index].batch, batch)
     set_u32(&segment.slabs.slab[place.index].slot[place.slot].batch, batch)
@@ -434,10 +429,7 @@ cdef inline void segment_free(segment_t* segment, const place_t* place, owner_t 
     A slot goes back to its slab, so `owner` is the slab's or nobody.
     """
     place_leave(segment, place)
-    if place.tier == TIER_MID:
-        segment_free_mid(segment, place.index, owner if batch != 0 else <owner_t>NOBODY, batch)
-        return
-    if place.tier == TIER_BUDDY:
+    if place.tier != TIER_SLAB:
         segment_free_block(segment, place, owner, batch)
         return
     if batch != 0:

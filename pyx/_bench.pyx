@@ -22,9 +22,10 @@ from cuda_pool._api cimport Pool
 from cuda_pool._buddy cimport (
     NO_BLOCK, buddy_alloc, buddy_destroy, buddy_hold, buddy_init, buddy_release, buddy_t)
 from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
+from cuda_pool._cut cimport mid_free
 from cuda_pool._hostmem cimport CACHE_LINE, host_align
 from cuda_pool._mid cimport (
-    MID_UNIT, MID_USED, NO_MID, mid_destroy, mid_extend, mid_find, mid_free, mid_init, mid_reserve, mid_t, mid_take)
+    MID_UNIT, MID_USED, NO_MID, mid_destroy, mid_extend, mid_find, mid_init, mid_reserve, mid_t, mid_take)
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pool cimport pool_t

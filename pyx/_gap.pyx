@@ -7,9 +7,10 @@ reaches to the end of the segment. A region is carved out of a gap, and becomes 
 from libc.stdint cimport uint32_t
 
 from cuda_pool._bits cimport ctz64, log2_floor, round_down, round_up
+from cuda_pool._cut cimport mid_absorb_next, mid_free, mid_split
 from cuda_pool._mid cimport (
-    MID_FREE, MID_GAP, MID_SHUT, MID_UNIT, NO_MID, mid_absorb_next, mid_block_t, mid_edge, mid_extend, mid_find_exact,
-    mid_free, mid_reserve, mid_shrink, mid_split, mid_take, run_fits)
+    MID_FREE, MID_GAP, MID_SHUT, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_extend, mid_find_exact,
+    mid_reserve, mid_shrink, mid_take, run_fits)
 from cuda_pool._owner cimport NOBODY, view_allows
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._segment cimport segment_boundary, segment_claim_below
@@ -192,10 +193,10 @@ cdef void segment_forget(segment_t* segment, uint32_t shut) noexcept nogil:
     cdef uint32_t above = block.after, gap = shut
     cdef uint32_t next = mid.block[above].role.gap.next, bias = mid.block[above].role.gap.bias
     segment.shut -= <size_t>block.size * MID_UNIT
-    mid_absorb_next(mid, block)
+    mid_absorb_next(mid, shut)
     if block.before != NO_MID:
         gap = block.before
-        mid_absorb_next(mid, &mid.block[gap])
+        mid_absorb_next(mid, gap)
     else:
         mid.gap = gap
     mid.block[gap].state = MID_GAP

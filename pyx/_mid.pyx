@@ -9,16 +9,15 @@ blocks only, not on the order in which they were freed. Bookkeeping lies in reco
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bits cimport clz64, ctz64, log2_floor
+from cuda_pool._bits cimport clz64, log2_floor
+from cuda_pool._cut cimport (
+    free_insert, free_merged, free_remove, is_mergeable, mark_taken, mid_absorb_next, mid_split, record_make,
+    record_return)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
-
-cdef const uint32_t NO_MID = 0
-cdef const uint32_t FREED = 0x80000000
+from cuda_pool._trie cimport WORD_BITS, bin_of, child_or_other, find_key, key_path
 
 cdef enum:
-    STEP_BITS = 3               # 1 << STEP_BITS == MID_STEPS
-    WORD_BITS = 6
     BINS_COLOUR = 11
     RECORDS_COLOUR = 21
     RECORDS_SPARE = 512         # beside blocks: record 0, and those that are reserved and not needed
@@ -223,37 +222,13 @@ cdef uint32_t mid_take(mid_t* mid, uint32_t found, uint32_t size, int align, uin
     cdef uint32_t gap = high - start if mid.pages != NULL and start == whole_start(mid, block, size, high) else 0
     free_remove(mid, found)
     if start + size < end:
-        split(mid, found, start + size)
+        mid_split(mid, found, start + size)
         free_insert(mid, block.after, block.owner, block.batch)
     if start > block.offset:
-        found = split(mid, found, start)
+        found = mid_split(mid, found, start)
         free_insert(mid, mid.block[found].before, block.owner, block.batch)
     mark_taken(mid, found, state, gap)
     return found
-
-
-cdef uint32_t mid_take_best(mid_t* mid, owner_t owner, uint32_t size, mid_state_t state) noexcept nogil:
-    cdef uint32_t found = find_key(mid, NOBODY, size, 0)
-    cdef mid_block_t* block
-    if owner != NOBODY and not mid_has_none(mid, owner):
-        found = mid_better(mid, mid_find_key(mid, owner, size, 0), found)
-    if found == NO_MID:
-        return NO_MID
-    block = &mid.block[found]
-    free_remove(mid, found)
-    if block.size > size:
-        found = split(mid, found, block.offset + block.size - size)
-        free_insert(mid, mid.block[found].before, block.owner, block.batch)
-    mark_taken(mid, found, state, 0)
-    return found
-
-
-cdef inline void mark_taken(mid_t* mid, uint32_t index, mid_state_t state, uint32_t gap) noexcept nogil:
-    cdef mid_block_t* block = &mid.block[index]
-    block.state = state
-    block.role.live.gap = gap
-    mid.gaps += gap
-    mid.used += block.size
 
 
 cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint32_t start, uint32_t size,
@@ -274,13 +249,6 @@ cdef uint32_t mid_take_exact(mid_t* mid, const view_t* view, uint32_t near, uint
     if mid.block[at].size < size or mid.block[at].owner not in (NOBODY, view.owner):
         join_run(mid, at, end, view)
     return mid_take(mid, at, size, 0, 0, state)
-
-
-cdef void mid_free(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
-    mid.used -= mid.block[index].size
-    if mid.pages != NULL:
-        mid.gaps -= mid.block[index].role.live.gap
-    free_merged(mid, index, owner, batch)
 
 
 cdef void mid_adopt(mid_t* mid, const view_t* view) noexcept nogil:
@@ -395,250 +363,16 @@ cdef void join_run(mid_t* mid, uint32_t first, uint32_t end, const view_t* view)
     free_remove(mid, first)
     while block.offset + block.size < end:
         free_remove(mid, block.after)
-        mid_absorb_next(mid, block)
+        mid_absorb_next(mid, first)
     free_insert(mid, first, view.owner, view.batch)
-
-
-cdef inline uint32_t free_merged(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
-    """Insert a block, merged with the free neighbours of the same owner; the index of the result."""
-    cdef mid_block_t* block = &mid.block[index]
-    if is_mergeable(mid, block.after, owner):
-        batch = later_batch(batch, mid.block[block.after].batch)
-        free_remove(mid, block.after)
-        absorb_next(mid, index)
-    if is_mergeable(mid, block.before, owner):
-        index = block.before
-        batch = later_batch(batch, mid.block[index].batch)
-        free_remove(mid, index)
-        absorb_next(mid, index)
-    free_insert(mid, index, owner, batch)
-    return index
-
-
-cdef inline bint is_mergeable(const mid_t* mid, uint32_t index, owner_t owner) noexcept nogil:
-    return mid.block[index].state == MID_FREE and mid.block[index].owner == owner
-
-
-cdef inline void free_insert(mid_t* mid, uint32_t index, owner_t owner, uint32_t batch) noexcept nogil:
-    cdef mid_block_t* block = &mid.block[index]
-    block.state = MID_FREE
-    block.owner = owner
-    block.batch = batch
-    mid.free_blocks += 1
-    if owner != NOBODY:
-        mid.owned += block.size
-    trie_insert(mid, &mid.bins[owner], index)
-
-
-cdef inline void free_remove(mid_t* mid, uint32_t index) noexcept nogil:
-    cdef const mid_block_t* block = &mid.block[index]
-    mid.free_blocks -= 1
-    if block.owner != NOBODY:
-        mid.owned -= block.size
-    if block.role.node.child[0] | block.role.node.child[1]:
-        trie_replace(mid, index)
-    else:
-        trie_cut(mid, index)
 
 
 cdef uint32_t mid_find_key(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
     return find_key(mid, owner, size, offset)
 
 
-cdef inline uint32_t find_key(const mid_t* mid, owner_t owner, uint32_t size, uint32_t offset) noexcept nogil:
-    """Return the owner's free block with the smallest key of at least (size, offset); NO_MID if there is none."""
-    cdef const mid_bins_t* bins = &mid.bins[owner]
-    cdef int bin = bin_of(size), above = next_bin(bins, bin)
-    cdef uint32_t found = NO_MID
-    if bins.root[bin] != NO_MID and not (mid.good_fit and above >= 0):
-        found = trie_lower_bound(mid, bins, bin, size, offset)
-    if found != NO_MID or above < 0:
-        return found
-    return bins.root[above] if mid.good_fit else trie_smallest(mid, bins.root[above], NO_MID)
-
-
-cdef inline int bin_of(uint32_t size) noexcept nogil:
-    cdef int power = log2_floor(size)
-    return (power << STEP_BITS) - MID_STEPS + <int>((<uint64_t>size << STEP_BITS) >> power)
-
-
-cdef inline int next_bin(const mid_bins_t* bins, int bin) noexcept nogil:
-    """First non-empty bin after `bin`, or -1."""
-    cdef int word = bin >> WORD_BITS
-    cdef uint64_t bits = bins.filled[word] & ~<uint64_t>1 << (bin & 63)
-    while bits == 0:
-        word += 1
-        if word == MID_WORDS:
-            return -1
-        bits = bins.filled[word]
-    return word << WORD_BITS | ctz64(bits)
-
-
-cdef inline uint64_t block_key(const mid_block_t* block) noexcept nogil:
-    return <uint64_t>block.size << 32 | block.offset
-
-
-cdef inline uint64_t key_path(const mid_t* mid, uint32_t size, uint32_t offset) noexcept nogil:
-    """Return the key without the bits that all blocks of its bin share at the top, and no offset has at its top."""
-    cdef int power = log2_floor(size)
-    cdef int shared = 32 - (power - STEP_BITS if power > STEP_BITS else 0)
-    return (<uint64_t>size << 32 | offset << mid.offset_spare) << shared
-
-
-cdef uint32_t trie_lower_bound(const mid_t* mid, const mid_bins_t* bins, int bin, uint32_t size,
-                               uint32_t offset) noexcept nogil:
-    """Return the block of the bin with the smallest key of at least (size, offset).
-
-    The walk follows the bits of that key. What is larger hangs to the right of the walk, the smallest of it in the
-    last subtree passed on that side.
-    """
-    cdef uint32_t node = bins.root[bin]
-    cdef uint32_t best = NO_MID, larger = NO_MID, right
-    cdef uint64_t path = key_path(mid, size, offset), best_key = <uint64_t>-1
-    cdef uint64_t least = <uint64_t>size << 32 | offset
-    cdef const mid_block_t* block
-    while node != NO_MID:
-        block = &mid.block[node]
-        if least <= block_key(block) < best_key:
-            best = node
-            best_key = block_key(block)
-        right = block.role.node.child[1]
-        if path >> 63 == 0 and right != NO_MID:
-            larger = right
-        node = block.role.node.child[path >> 63]
-        path <<= 1
-    return trie_smallest(mid, larger, best)
-
-
-cdef uint32_t trie_smallest(const mid_t* mid, uint32_t node, uint32_t best) noexcept nogil:
-    """Return the block with the smallest key among `best` and the subtree of `node`."""
-    cdef uint64_t best_key = <uint64_t>-1 if best == NO_MID else block_key(&mid.block[best])
-    while node != NO_MID:
-        if block_key(&mid.block[node]) < best_key:
-            best = node
-            best_key = block_key(&mid.block[node])
-        node = child_or_other(&mid.block[node], 0)
-    return best
-
-
-cdef inline uint32_t child_or_other(const mid_block_t* block, int side) noexcept nogil:
-    cdef uint32_t child = block.role.node.child[side]
-    return child if child != NO_MID else block.role.node.child[1 - side]
-
-
-cdef void trie_insert(mid_t* mid, mid_bins_t* bins, uint32_t index) noexcept nogil:
-    cdef mid_block_t* block = &mid.block[index]
-    cdef int bin = bin_of(block.size)
-    cdef uint32_t* link = &bins.root[bin]
-    cdef uint32_t parent = NO_MID
-    cdef uint64_t path
-    if link[0] == NO_MID:
-        bins.filled[bin >> WORD_BITS] |= <uint64_t>1 << (bin & 63)
-    else:
-        path = key_path(mid, block.size, block.offset)
-        while link[0] != NO_MID:
-            parent = link[0]
-            link = &mid.block[parent].role.node.child[path >> 63]
-            path <<= 1
-    link[0] = index
-    block.role.node.parent = parent
-    block.role.node.child[0] = NO_MID
-    block.role.node.child[1] = NO_MID
-    block.role.node.bin = FREED | <uint32_t>bin
-
-
-cdef inline void trie_cut(mid_t* mid, uint32_t leaf) noexcept nogil:
-    """Take a leaf out of its trie."""
-    cdef const mid_block_t* block = &mid.block[leaf]
-    cdef uint32_t bin = block.role.node.bin & ~FREED
-    cdef mid_bins_t* bins
-    cdef mid_node_t* parent
-    if block.role.node.parent != NO_MID:
-        parent = &mid.block[block.role.node.parent].role.node
-        parent.child[parent.child[1] == leaf] = NO_MID
-    else:
-        bins = &mid.bins[block.owner]
-        bins.root[bin] = NO_MID
-        bins.filled[bin >> WORD_BITS] &= ~(<uint64_t>1 << (bin & 63))
-
-
-cdef void trie_replace(mid_t* mid, uint32_t index) noexcept nogil:
-    """Take an inner node out of its trie; a leaf below it, which shares its prefix, moves into its place."""
-    cdef mid_block_t* block = &mid.block[index]
-    cdef mid_node_t* parent
-    cdef uint32_t leaf = index, child = child_or_other(block, 1)
-    while child != NO_MID:
-        leaf = child
-        child = child_or_other(&mid.block[leaf], 1)
-    trie_cut(mid, leaf)
-    if block.role.node.parent != NO_MID:
-        parent = &mid.block[block.role.node.parent].role.node
-        parent.child[parent.child[1] == index] = leaf
-    else:
-        mid.bins[block.owner].root[block.role.node.bin & ~FREED] = leaf
-    mid.block[leaf].role.node = block.role.node
-    for side in range(2):
-        child = block.role.node.child[side]
-        if child != NO_MID:
-            mid.block[child].role.node.parent = leaf
-
-
 cdef inline bint aligned_fits(const mid_t* mid, uint32_t index, uint32_t size, int align, uint32_t bias) noexcept nogil:
     return run_fits(mid.block[index].offset, mid.block[index].size, size, align, bias)
-
-
-cdef uint32_t mid_split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil:
-    return split(mid, index, offset)
-
-
-cdef inline uint32_t split(mid_t* mid, uint32_t index, uint32_t offset) noexcept nogil:
-    cdef uint32_t made = record_make(mid)
-    cdef mid_block_t* block = &mid.block[index]
-    cdef mid_block_t* upper = &mid.block[made]
-    upper.offset = offset
-    upper.owner = block.owner
-    upper.batch = block.batch
-    upper.size = block.offset + block.size - offset
-    upper.before = index
-    upper.after = block.after
-    block.size -= upper.size
-    block.after = made
-    if upper.after != NO_MID:
-        mid.block[upper.after].before = made
-    return made
-
-
-cdef void mid_absorb_next(mid_t* mid, mid_block_t* block) noexcept nogil:
-    absorb_next(mid, <uint32_t>(block - mid.block))
-
-
-cdef inline void absorb_next(mid_t* mid, uint32_t index) noexcept nogil:
-    cdef mid_block_t* block = &mid.block[index]
-    cdef uint32_t gone = block.after
-    block.size += mid.block[gone].size
-    block.after = mid.block[gone].after
-    if block.after != NO_MID:
-        mid.block[block.after].before = index
-    record_return(mid, gone)
-
-
-cdef inline uint32_t record_make(mid_t* mid) noexcept nogil:
-    """Return the index of an unused record; mid_reserve() has made sure that there is one."""
-    cdef uint32_t index = mid.spare
-    if index == NO_MID:
-        index = mid.made
-        mid.made += 1
-        return index
-    mid.spare = mid.block[index].after
-    mid.spares -= 1
-    return index
-
-
-cdef inline void record_return(mid_t* mid, uint32_t index) noexcept nogil:
-    mid.block[index].state = MID_SPARE
-    mid.block[index].after = mid.spare
-    mid.spare = index
-    mid.spares += 1
 
 
 cdef const char* mid_check(const mid_t* mid) noexcept nogil:
@@ -705,7 +439,7 @@ cdef const char* trie_check(const mid_t* mid, owner_t owner, int bin, uint64_t* 
         if came == links.parent:                        # first visit, from above
             if block.state != MID_FREE or block.owner != owner or bin_of(block.size) != bin:
                 return b"mid: a block in a trie is not free, not the owner's, or in the wrong bin"
-            if links.bin != (FREED | <uint32_t>bin):
+            if links.bin != (FREE_NODE | <uint32_t>bin):
                 return b"mid: a free block may be taken for a live one"
             if owner == NOBODY and block.batch != 0:
                 return b"mid: a block of nobody's has a batch"

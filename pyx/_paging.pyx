@@ -12,9 +12,10 @@ from libc.string cimport memset
 from cuda_pool._bits cimport log2_floor, round_up
 from cuda_pool._buddy cimport (
     BUDDY_LIVE, BUDDY_PAGING, NO_BLOCK, buddy_find_fewest, buddy_free, buddy_take)
+from cuda_pool._cut cimport mid_free
 from cuda_pool._mid cimport (
     MID_FREE, MID_PAGING, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_cut_start, mid_find_any,
-    mid_find_fewest, mid_free, mid_reserve, mid_take)
+    mid_find_fewest, mid_reserve, mid_take)
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pages cimport pages_counted, pages_end, pages_first, pages_has, pages_next, pages_suspended, pages_t
 from cuda_pool._room cimport segment_largest_paged

@@ -9,16 +9,18 @@ from cuda_pool._buddy cimport (
     BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_metadata, buddy_pass_on,
     buddy_release, buddy_rename)
+from cuda_pool._cut cimport mid_free
 from cuda_pool._gap cimport gap_find_far, gap_init
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
-from cuda_pool._learn cimport demand_t, demand_target, learn_enter, learn_note
+from cuda_pool._learn cimport demand_t, demand_target
 from cuda_pool._mid cimport (
     MID_HELD, MID_SLAB, MID_UNIT, MID_USED, NO_MID, aligned_start, mid_adopt, mid_allowed_edge, mid_better, mid_block_t,
-    mid_could_join, mid_cut_start, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init,
-    mid_join, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_take, mid_take_best, run_fits,
+    mid_could_join, mid_cut_start, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_init,
+    mid_join, mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_state_t, mid_take, run_fits,
     units_missing)
 from cuda_pool._owner cimport NOBODY, batch_within, view_allows
 from cuda_pool._pages cimport pages_destroy, pages_init
+from cuda_pool._plain cimport block_bytes, block_enter, block_use, learn_total, plain_free, set_tag
 from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport add_size, get_size, get_u64, set_size, set_u32, set_u64
@@ -178,15 +180,6 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
     requested[0] = min(requested[0], used[0])
 
 
-cdef inline void block_enter(segment_t* segment, tally_t* tally, size_t used, size_t requested) noexcept nogil:
-    tally_enter(tally, used, requested)
-    tally_enter(&segment.total, used, requested)
-    if segment.learn != NULL:
-        learn_enter(segment.learn, used)
-    segment_note_alloc(segment, used, requested)
-    learn_total(segment)
-
-
 cdef void segment_count_slot(segment_t* segment, size_t used, size_t requested) noexcept nogil:
     tally_enter(&segment.total, used, requested)
     segment_note_alloc(segment, used, requested)
@@ -212,18 +205,6 @@ cdef void segment_note(segment_t* segment) noexcept nogil:
 
 cdef void segment_learn(segment_t* segment) noexcept nogil:
     learn_total(segment)
-
-
-cdef inline void learn_total(segment_t* segment) noexcept nogil:
-    cdef size_t used = segment.total.used, allocs = segment.total.allocs
-    cdef const seat_t* seat = segment.seats
-    if segment.learn == NULL:
-        return
-    while seat != NULL:
-        used += get_size(&seat.total.used)
-        allocs += get_size(&seat.total.allocs)
-        seat = seat.next
-    learn_note(segment.learn, used if <ptrdiff_t>used > 0 else 0, allocs)
 
 
 cdef void segment_admit(segment_t* segment, owner_t owner) noexcept nogil:
@@ -312,10 +293,6 @@ cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, si
 
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                              size_t* used) noexcept nogil:
-    cdef uint32_t block
-    if nbytes <= segment.mid_max and take_plain(segment, owner, nbytes, alignment, &block):
-        use_block(segment, block, nbytes, offset, used)
-        return STATUS_OK
     if nbytes > segment.size or alignment > segment.size:
         return STATUS_OUT_OF_MEMORY
     return alloc_block_or_run(segment, owner, NULL, nbytes, alignment, offset, used)
@@ -463,7 +440,7 @@ cdef void segment_free_block(segment_t* segment, const place_t* place, owner_t o
     if batch == 0:
         owner = NOBODY
     if place.tier == TIER_MID:
-        segment_free_mid(segment, place.index, owner, batch)
+        plain_free(segment, place.index, owner, batch)
     else:
         set_tag(segment, segment_offset(segment, place), 0)
         buddy_release(&segment.buddy, place.index, owner, batch)
@@ -732,37 +709,13 @@ cdef int alloc_block(segment_t* segment, owner_t owner, const view_t* view, size
                                 &block)
     if status != STATUS_OK:
         return status
-    use_block(segment, block, nbytes, offset, used)
+    block_use(segment, block, nbytes, offset, used)
     return STATUS_OK
-
-
-cdef inline bint take_plain(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
-                            uint32_t* block) noexcept nogil:
-    """Take the best fit where nothing else has to be looked at; False where there is none, or there is."""
-    if alignment > MID_UNIT or segment.mid.pages != NULL or nbytes > segment.size or not mid_reserve(&segment.mid, 1):
-        return False
-    block[0] = mid_take_best(&segment.mid, owner, <uint32_t>(block_bytes(segment, nbytes) // MID_UNIT), MID_USED)
-    return block[0] != NO_MID
-
-
-cdef inline size_t block_bytes(const segment_t* segment, size_t nbytes) noexcept nogil:
-    """No two live blocks may start in one granule of the address map."""
-    return max(round_up(nbytes, MID_UNIT), segment.granule)
 
 
 cdef void segment_use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
                             size_t* used) noexcept nogil:
-    use_block(segment, block, nbytes, offset, used)
-
-
-cdef inline void use_block(segment_t* segment, uint32_t block, size_t nbytes, size_t* offset,
-                           size_t* used) noexcept nogil:
-    set_u64(&segment.mid.block[block].role.live.requested, nbytes)
-    segment.mid.block[block].role.live.movable = 0
-    offset[0] = <size_t>segment.mid.block[block].offset * MID_UNIT
-    used[0] = <size_t>segment.mid.block[block].size * MID_UNIT
-    set_tag(segment, offset[0], block << TAG_INDEX_SHIFT | TIER_MID)
-    block_enter(segment, &segment.mid_tally, used[0], nbytes)
+    block_use(segment, block, nbytes, offset, used)
 
 
 cdef int mid_place(segment_t* segment, owner_t owner, const view_t* view, size_t nbytes, size_t alignment,
@@ -989,7 +942,3 @@ cdef bint segment_start_of(const segment_t* segment, size_t granule, size_t offs
         start[0] = offset - (offset - slab.offset - slab.colour) % size
         place.used = size if slot_is_live(slab, <uint32_t>((start[0] - slab.offset - slab.colour) // size)) else 0
     return True
-
-
-cdef inline void set_tag(segment_t* segment, size_t offset, uint32_t tag) noexcept nogil:
-    set_u32(&segment.tag[offset >> segment.granule_shift], tag)

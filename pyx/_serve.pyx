@@ -1,6 +1,6 @@
 """An allocation where the shortest path ends: at the seat, with `lock`, with all locks; and then see _slowly."""
 
-from cuda_pool._bins cimport cache_t
+from cuda_pool._bins cimport cache_t, is_cache
 from cuda_pool._bits cimport is_power_of_two
 from cuda_pool._defrag cimport defrag_is_due
 from cuda_pool._desk cimport desk_alloc
@@ -17,26 +17,33 @@ from cuda_pool._slowly cimport alloc_slowly
 from cuda_pool._state cimport captured, pool_address, serve_locked
 from cuda_pool._status cimport STATUS_BAD_ALIGNMENT, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT
 from cuda_pool._traced cimport is_traced, traced_alloc, traced_try_alloc
-from cuda_pool._upper cimport has_missed, upper_alloc
+from cuda_pool._upper cimport upper_alloc, upper_take
 
 
-cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
-                  seat_t* seat) noexcept nogil:
+cdef int serve_on(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+    cdef stream_ref_t ref = by_handle(stream)
+    return serve(pool, nbytes, alignment, &ref, ptr)
+
+
+cdef int serve_seated(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
+                      seat_t* seat) noexcept nogil:
     cdef stream_ref_t ref
-    cdef cache_t* cache
+    cdef cache_t* cache = cache_of(pool, seat, stream)
     cdef bint missed
-    if seat == NULL:
-        ref = by_handle(stream)
-        return serve(pool, nbytes, alignment, &ref, ptr)
-    cache = cache_of(pool, seat, stream)
     if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
         seat_leave(seat)
         return STATUS_OK
-    missed = has_missed(cache, nbytes)
+    missed = cache != NULL and is_cache(cache)          # a new one would not serve it either
     seat_leave(seat)
+    if missed:
+        return serve_upper(pool, nbytes, alignment, stream, ptr)
     ref = by_handle(stream)
-    if (missed and is_power_of_two(alignment) and not is_traced(pool)
-            and upper_alloc(pool, nbytes, alignment, &ref, ptr)):
+    return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
+
+
+cdef int serve_upper(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+    cdef stream_ref_t ref = by_handle(stream)
+    if is_power_of_two(alignment) and not is_traced(pool) and upper_take(pool, nbytes, alignment, &ref, ptr):
         return STATUS_OK
     return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
 

@@ -1,8 +1,10 @@
 """A free where the shortest path ends: at the seat, with `lock`, with all locks; and then see _slowly."""
 
+from libc.stdint cimport uint32_t
+
 from cuda_pool._ask cimport ask_stream_done
 from cuda_pool._bins cimport cache_t
-from cuda_pool._desk cimport desk_free
+from cuda_pool._desk cimport desk_free, desk_give, desk_tag
 from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport release_note
 from cuda_pool._join cimport join_for, join_stream, may_join, sit_down
@@ -14,13 +16,13 @@ from cuda_pool._owner cimport NOBODY
 from cuda_pool._pool cimport pool_release
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._seat cimport seat_leave
-from cuda_pool._segment cimport place_t, segment_is_cached, segment_is_last, segment_is_upper
+from cuda_pool._segment cimport TAG_TIER, TIER_MID, place_t, segment_is_cached, segment_is_last, segment_is_upper
 from cuda_pool._shortage cimport is_capturing
 from cuda_pool._slowly cimport free_async_slowly, leaving_begin, leaving_end, slow_enter, zero_in_order
 from cuda_pool._state cimport captured, find_locked, free_async_locked, free_locked, leaving_t, pool_offset
 from cuda_pool._status cimport STATUS_CAPTURING, STATUS_OK, STATUS_WOULD_WAIT
 from cuda_pool._traced cimport is_traced, traced_free, traced_free_async, traced_try_free, traced_try_free_async
-from cuda_pool._upper cimport upper_free
+from cuda_pool._upper cimport upper_free, upper_give
 
 
 cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* stream) noexcept nogil:
@@ -35,16 +37,20 @@ cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* s
     return done
 
 
-cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
-    cdef bint done, missed
-    if seat == NULL:
-        return take_back(pool, ptr)
-    done = desk_free(pool, seat, NULL, ptr)
-    missed = seat.wanted == NOBODY              # no cache that it does not have would have taken it
-    seat_leave(seat)
-    if done:
+cdef int take_back_seated(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
+    cdef size_t offset = pool_offset(pool, ptr)
+    cdef uint32_t tag = desk_tag(pool, offset) if offset < pool.segment.span else 0
+    cdef bint missed
+    if desk_give(pool, seat, NULL, tag, offset, ptr):
+        seat_leave(seat)
         return STATUS_OK
-    if missed and not is_traced(pool) and not pool.scrub and upper_free(pool, ptr):
+    missed = tag & TAG_TIER == TIER_MID and seat.wanted == NOBODY   # no cache that it lacks would have taken it
+    seat_leave(seat)
+    return take_back_upper(pool, ptr) if missed else take_back_elsewhere(pool, ptr)
+
+
+cdef int take_back_upper(pool_t* pool, void* ptr) noexcept nogil:
+    if not is_traced(pool) and not pool.scrub and upper_give(pool, ptr):
         return finish_free(pool, ptr, STATUS_OK)
     return take_back_elsewhere(pool, ptr)
 

@@ -16,6 +16,7 @@ from cuda_pool._buddy cimport (
     buddy_metadata, buddy_pass_on, buddy_release, buddy_rename, buddy_t)
 from cuda_pool._calls cimport pool_alloc, pool_alloc_as, pool_free, pool_free_async_as
 from cuda_pool._claim cimport claim_drop, claim_make, claim_t
+from cuda_pool._cut cimport mid_free
 from cuda_pool._driver cimport (
     Device, cudaEventDisableTiming, cudaEvent_t, cudaStream_t, device_enter, device_leave, driver_t)
 from cuda_pool._gap cimport segment_forget, segment_is_idle, segment_open, segment_reopen, segment_shut
@@ -28,7 +29,7 @@ from cuda_pool._ledger cimport account_t, ledger_close, ledger_destroy, ledger_f
 from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._mid cimport (
     MID_BINS, MID_FREE, MID_SLAB, MID_STEPS, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
-    mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_free, mid_init, mid_join, mid_largest,
+    mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_init, mid_join, mid_largest,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_t, mid_take)
 from cuda_pool._order cimport (
     MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
