@@ -15,9 +15,9 @@ cdef extern from * nogil:
 
 cdef enum:
     MID_UNIT = 256                  # bytes
-    MID_STEPS = 8                   # bins between a power of two and the next
+    MID_STEPS = 32                  # bins between a power of two and the next
     MID_BINS = 32 * MID_STEPS       # sizes have 32 bits
-    MID_WORDS = 4                   # MID_BINS / 64
+    MID_WORDS = 16                  # MID_BINS / 64
     MID_CANDIDATES = 16
 
 ctypedef int mid_state_t
@@ -66,6 +66,7 @@ ctypedef struct mid_block_t:
 
 # The bins of one owner's free blocks.
 ctypedef struct mid_bins_t:
+    uint64_t words                  # a bit for each word of `filled` that is not 0
     uint64_t filled[MID_WORDS]      # a bit for each bin
     uint32_t root[MID_BINS]
 
@@ -155,8 +156,7 @@ cdef inline bint mid_reserve(const mid_t* mid, uint32_t records) noexcept nogil:
 
 cdef inline bint mid_has_none(const mid_t* mid, owner_t owner) noexcept nogil:
     """Has the owner no free block?"""
-    cdef const uint64_t* filled = mid.bins[owner].filled
-    return filled[0] | filled[1] | filled[2] | filled[3] == 0
+    return mid.bins[owner].words == 0
 
 
 cdef inline uint32_t mid_better(const mid_t* mid, uint32_t own, uint32_t other) noexcept nogil:

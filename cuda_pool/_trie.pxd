@@ -11,7 +11,7 @@ from cuda_pool._mid cimport FREE_NODE, MID_STEPS, MID_WORDS, NO_MID, mid_bins_t,
 from cuda_pool._owner cimport owner_t
 
 cdef enum:
-    STEP_BITS = 3               # 1 << STEP_BITS == MID_STEPS
+    STEP_BITS = 5               # 1 << STEP_BITS == MID_STEPS
     WORD_BITS = 6
 
 
@@ -23,11 +23,12 @@ cdef inline int bin_of(uint32_t size) noexcept nogil:
 cdef inline int next_bin(const mid_bins_t* bins, int bin) noexcept nogil:
     """First non-empty bin after `bin`, or -1."""
     cdef int word = bin >> WORD_BITS
-    cdef uint64_t bits = bins.filled[word] & ~<uint64_t>1 << (bin & 63)
-    while bits == 0:
-        word += 1
-        if word == MID_WORDS:
+    cdef uint64_t bits = bins.filled[word] & ~<uint64_t>1 << (bin & 63), words
+    if bits == 0:
+        words = bins.words & ~<uint64_t>1 << word
+        if words == 0:
             return -1
+        word = ctz64(words)
         bits = bins.filled[word]
     return word << WORD_BITS | ctz64(bits)
 
@@ -109,6 +110,7 @@ cdef inline void trie_insert(mid_t* mid, mid_bins_t* bins, uint32_t index) noexc
     cdef uint64_t path
     if link[0] == NO_MID:
         bins.filled[bin >> WORD_BITS] |= <uint64_t>1 << (bin & 63)
+        bins.words |= <uint64_t>1 << (bin >> WORD_BITS)
     else:
         path = key_path(mid, block.size, block.offset)
         while link[0] != NO_MID:
@@ -135,6 +137,8 @@ cdef inline void trie_cut(mid_t* mid, uint32_t leaf) noexcept nogil:
         bins = &mid.bins[block.owner]
         bins.root[bin] = NO_MID
         bins.filled[bin >> WORD_BITS] &= ~(<uint64_t>1 << (bin & 63))
+        if bins.filled[bin >> WORD_BITS] == 0:
+            bins.words &= ~(<uint64_t>1 << (bin >> WORD_BITS))
 
 
 cdef inline void trie_replace(mid_t* mid, uint32_t index) noexcept nogil:

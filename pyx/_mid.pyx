@@ -335,13 +335,12 @@ cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil:
 
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil:
     cdef const mid_bins_t* bins = &mid.bins[owner]
-    cdef int word = MID_WORDS - 1
+    cdef int word
     cdef uint32_t node, largest = 0
     if mid_has_none(mid, owner):
         return 0
-    while bins.filled[word] == 0:
-        word -= 1
-    node = bins.root[word << WORD_BITS | 63 - clz64(bins.filled[word])]
+    word = log2_floor(bins.words)
+    node = bins.root[word << WORD_BITS | log2_floor(bins.filled[word])]
     while node != NO_MID:
         largest = max(largest, mid.block[node].size)
         node = child_or_other(&mid.block[node], 1)
