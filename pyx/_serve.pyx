@@ -2,8 +2,9 @@
 
 from cuda_pool._bins cimport cache_t, is_cache
 from cuda_pool._bits cimport is_power_of_two
+from cuda_pool._blocks cimport block_take
 from cuda_pool._defrag cimport defrag_is_due
-from cuda_pool._desk cimport desk_alloc
+from cuda_pool._desk cimport desk_alloc, desk_take_slot
 from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport could_grow
 from cuda_pool._happenings cimport happenings_refuse
@@ -25,19 +26,30 @@ cdef int serve_on(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t st
     return serve(pool, nbytes, alignment, &ref, ptr)
 
 
-cdef int serve_seated(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
-                      seat_t* seat) noexcept nogil:
-    cdef stream_ref_t ref
+cdef int serve_slot(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
+                    seat_t* seat) noexcept nogil:
+    cdef cache_t* cache = cache_of(pool, seat, stream)
+    cdef bint done = cache != NULL and desk_take_slot(pool, seat, cache, nbytes, alignment, ptr)
+    seat_leave(seat)
+    return STATUS_OK if done else serve_unseated(pool, nbytes, alignment, stream, ptr)
+
+
+cdef int serve_block(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
+                     seat_t* seat) noexcept nogil:
     cdef cache_t* cache = cache_of(pool, seat, stream)
     cdef bint missed
-    if cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr):
+    if cache != NULL and block_take(seat, cache, nbytes, alignment, ptr):
         seat_leave(seat)
         return STATUS_OK
     missed = cache != NULL and is_cache(cache)          # a new one would not serve it either
     seat_leave(seat)
     if missed:
         return serve_upper(pool, nbytes, alignment, stream, ptr)
-    ref = by_handle(stream)
+    return serve_unseated(pool, nbytes, alignment, stream, ptr)
+
+
+cdef int serve_unseated(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
+    cdef stream_ref_t ref = by_handle(stream)
     return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
 
 

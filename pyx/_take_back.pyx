@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t
 
 from cuda_pool._ask cimport ask_stream_done
 from cuda_pool._bins cimport cache_t
+from cuda_pool._blocks cimport block_give
 from cuda_pool._desk cimport desk_free, desk_give, desk_tag
 from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport release_note
@@ -46,6 +47,15 @@ cdef int take_back_seated(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
         return STATUS_OK
     missed = tag & TAG_TIER == TIER_MID and seat.wanted == NOBODY   # no cache that it lacks would have taken it
     seat_leave(seat)
+    return take_back_upper(pool, ptr) if missed else take_back_elsewhere(pool, ptr)
+
+
+cdef int take_back_block(pool_t* pool, void* ptr, seat_t* seat, size_t offset, uint32_t index) noexcept nogil:
+    cdef bint done = block_give(pool, seat, NULL, index, offset, ptr)
+    cdef bint missed = seat.wanted == NOBODY
+    seat_leave(seat)
+    if done:
+        return STATUS_OK
     return take_back_upper(pool, ptr) if missed else take_back_elsewhere(pool, ptr)
 
 
