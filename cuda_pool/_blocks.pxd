@@ -9,11 +9,11 @@ from libc.stdint cimport uint32_t, uint64_t
 from cuda_pool._bins cimport (
     BLOCK_BINS, BLOCK_LEAST, BLOCK_MOST, CACHED, bin_holds, bin_t, block_bin, cache_t, is_cache)
 from cuda_pool._front cimport note_freed
+from cuda_pool._gauge cimport gauge_part
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._owner cimport NOBODY, owner_t
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_u16, set_u32, set_u64, swap_u64
-from cuda_pool._seat cimport seat_t
-from cuda_pool._segment cimport seat_fall, seat_rise
+from cuda_pool._seat cimport seat_fall, seat_rise, seat_t
 from cuda_pool._state cimport pool_t
 from cuda_pool._tally cimport tally_enter, tally_leave
 
@@ -60,7 +60,7 @@ cdef inline bint block_give(pool_t* pool, seat_t* seat, cache_t* cache, uint32_t
     if not is_cache(own) or (owner != NOBODY and owner != own.owner):
         seat.wanted = owner
         return False
-    if seat.total.used + get_size(&pool.segment.total.used) == used:
+    if gauge_part(&seat.used) + get_size(&pool.segment.total.used) == used:
         return False                            # the last one: then nothing stays in caches, see is_last()
     bin = &own.block[block_bin(used)]
     if bin.top == bin.limit or own.blocks_bytes + used > own.blocks_most or own.unmarked >= own.unmarked_most:

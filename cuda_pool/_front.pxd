@@ -12,11 +12,12 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from cuda_pool._bins cimport BIN_ALIGNMENT, bin_t, cache_t, entry_t
 from cuda_pool._driver cimport cudaStream_t
+from cuda_pool._likely cimport likely
 from cuda_pool._order cimport LEGACY, LEGACY_HANDLE, order_glance, stream_ref_t
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._relaxed cimport get_u32, is_u32, set_u32
-from cuda_pool._seat cimport likely, seat_enter, seat_leave, seat_t
-from cuda_pool._segment cimport TAG_TIER, TIER_SLAB, seat_fall, seat_rise
+from cuda_pool._seat cimport seat_enter, seat_fall, seat_leave, seat_rise, seat_t
+from cuda_pool._segment cimport TAG_TIER, TIER_SLAB
 from cuda_pool._slab cimport NOT_LIVE, SLAB_UNIT, divides, slab_t, slot_t
 from cuda_pool._state cimport pool_t
 

@@ -7,6 +7,7 @@ from libc.stdint cimport uint32_t
 
 from cuda_pool._bits cimport round_up
 from cuda_pool._cut cimport mid_free, mid_take_best
+from cuda_pool._gauge cimport gauge_part
 from cuda_pool._learn cimport learn_enter, learn_note
 from cuda_pool._mid cimport MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_reserve
 from cuda_pool._owner cimport owner_t
@@ -68,8 +69,8 @@ cdef inline void learn_total(segment_t* segment) noexcept nogil:
     if segment.learn == NULL:
         return
     while seat != NULL:
-        used += get_size(&seat.total.used)
-        allocs += get_size(&seat.total.allocs)
+        used += gauge_part(&seat.used)
+        allocs += get_size(&seat.allocs)
         seat = seat.next
     learn_note(segment.learn, used if <ptrdiff_t>used > 0 else 0, allocs)
 

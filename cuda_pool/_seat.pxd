@@ -10,9 +10,11 @@ Where the kernel has none there are no seats. The thread sanitizer does not know
 from libc.stdint cimport uint32_t, uint64_t
 
 from cuda_pool._bins cimport cache_t
+from cuda_pool._gauge cimport gauge_fall, gauge_part, gauge_rise, gauge_t
+from cuda_pool._likely cimport likely
 from cuda_pool._lock cimport lock_clear
 from cuda_pool._owner cimport OWNERS, owner_t
-from cuda_pool._relaxed cimport set_size
+from cuda_pool._relaxed cimport add_size, get_size
 from cuda_pool._tally cimport tally_t
 
 cdef extern from * nogil:
@@ -51,7 +53,6 @@ cdef extern from * nogil:
         return (size_t)pthread_self();
     #endif
     }
-    #define CUDA_POOL_LIKELY(x) __builtin_expect(!!(x), 1)
     #define CUDA_POOL_PLACES 8
     """
     const uint32_t PLACES "CUDA_POOL_PLACES"        # in a thread's table of seats
@@ -59,7 +60,6 @@ cdef extern from * nogil:
     void store_u32 "CUDA_POOL_STORE_U32"(uint32_t*, uint32_t)
     bint sit "cuda_pool_sit"(unsigned*)
     bint is_open "cuda_pool_is_open"(void* const* gate, const void* pool)
-    bint likely "CUDA_POOL_LIKELY"(bint)
     size_t system_thread "cuda_pool_system_thread"()
 
 cdef enum:                      # seat_stop_t
@@ -76,12 +76,11 @@ ctypedef struct seat_t:
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
     owner_t recent                  # whose cache served last
     owner_t wanted                  # whose cache was missed last, or NOBODY
-    tally_t total                   # what its calls changed since the caches were emptied last
+    size_t allocs                   # what its calls changed since the caches were emptied last
+    size_t frees
+    gauge_t used                    # bytes
+    gauge_t requested
     tally_t blocks                  # of that, blocks of the mid tier
-    size_t used_high                # bytes: of the whole segment, as far as it was seen from here
-    size_t requested_high
-    size_t used_room                # bytes by which `total` may rise before the marks do
-    size_t requested_room
     cache_t* cache[OWNERS]          # of each stream on which it has allocated or freed; for the others one without room
     uint64_t thread
     size_t system_thread            # the system's number of it, 0 once it ends
@@ -122,11 +121,24 @@ cdef inline void seat_leave(seat_t* seat) noexcept nogil:
     lock_clear(&seat.busy)
 
 
-cdef inline void room_take(size_t* room, size_t* high, size_t nbytes) noexcept nogil:
-    """What goes beyond the room raises the mark."""
-    cdef size_t left = room[0]
-    if likely(left >= nbytes):
-        room[0] = left - nbytes
-    else:
-        set_size(high, high[0] + (nbytes - left))
-        room[0] = 0
+cdef inline void seat_rise(seat_t* seat, size_t used, size_t requested) noexcept nogil:
+    """Count what was allocated at a seat."""
+    add_size(&seat.allocs, 1)
+    gauge_rise(&seat.used, used)
+    gauge_rise(&seat.requested, requested)
+
+
+cdef inline void seat_fall(seat_t* seat, size_t used, size_t requested) noexcept nogil:
+    """Count what was freed at a seat."""
+    add_size(&seat.frees, 1)
+    gauge_fall(&seat.used, used)
+    gauge_fall(&seat.requested, requested)
+
+
+cdef inline tally_t seat_total(const seat_t* seat) noexcept nogil:
+    cdef tally_t total
+    total.allocs = get_size(&seat.allocs)
+    total.frees = get_size(&seat.frees)
+    total.used = gauge_part(&seat.used)
+    total.requested = gauge_part(&seat.requested)
+    return total

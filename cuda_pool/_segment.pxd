@@ -4,13 +4,14 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from cuda_pool._bins cimport BLOCK_MOST, CACHED
 from cuda_pool._buddy cimport buddy_t
+from cuda_pool._gauge cimport gauge_has_room, gauge_move, gauge_note, gauge_part
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._lock cimport APART
 from cuda_pool._mid cimport MID_UNIT, mid_block_t, mid_has_none, mid_t
 from cuda_pool._owner cimport NOBODY, owner_t, owners_t, view_t
 from cuda_pool._pages cimport pages_t
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
-from cuda_pool._seat cimport room_take, seat_t, system_thread
+from cuda_pool._seat cimport seat_t, system_thread
 from cuda_pool._slab cimport (
     NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take,
     slabs_available, slabs_of, slabs_t, slot_is_live)
@@ -226,7 +227,7 @@ cdef inline size_t segment_used(const segment_t* segment) noexcept nogil:
     cdef size_t used = segment.total.used
     cdef const seat_t* seat = segment.seats
     while seat != NULL:
-        used += get_size(&seat.total.used)
+        used += gauge_part(&seat.used)
         seat = seat.next
     return used
 
@@ -264,20 +265,6 @@ cdef inline bint segment_boundary_moves(const segment_t* segment) noexcept nogil
     return segment.pages.shift == 0
 
 
-cdef inline void seat_rise(seat_t* seat, size_t used, size_t requested) noexcept nogil:
-    """Count what was allocated at a seat."""
-    tally_enter(&seat.total, used, requested)
-    room_take(&seat.used_room, &seat.used_high, used)
-    room_take(&seat.requested_room, &seat.requested_high, requested)
-
-
-cdef inline void seat_fall(seat_t* seat, size_t used, size_t requested) noexcept nogil:
-    """Count what was freed at a seat."""
-    tally_leave(&seat.total, used, requested)
-    seat.used_room += used
-    seat.requested_room += requested
-
-
 cdef inline seat_t* seat_alone(const segment_t* segment) noexcept nogil:
     """The only seat, if it is the calling thread's and nobody else has changed the totals since it saw them; or NULL.
 
@@ -293,9 +280,9 @@ cdef inline seat_t* seat_alone(const segment_t* segment) noexcept nogil:
 cdef inline void segment_note_alloc(segment_t* segment, size_t used, size_t requested) noexcept nogil:
     """See how high the totals are after an allocation with the pool's lock held."""
     cdef seat_t* seat = seat_alone(segment)
-    if seat != NULL and seat.used_room >= used and seat.requested_room >= requested:
-        seat.used_room -= used
-        seat.requested_room -= requested
+    if seat != NULL and gauge_has_room(&seat.used, used) and gauge_has_room(&seat.requested, requested):
+        gauge_move(&seat.used, used)
+        gauge_move(&seat.requested, requested)
     else:
         segment_note(segment)
 
@@ -303,27 +290,16 @@ cdef inline void segment_note_alloc(segment_t* segment, size_t used, size_t requ
 cdef inline void segment_note_free(segment_t* segment, size_t used, size_t requested) noexcept nogil:
     cdef seat_t* seat = seat_alone(segment)
     if seat != NULL:
-        seat.used_room += used
-        seat.requested_room += requested
+        gauge_move(&seat.used, 0 - used)
+        gauge_move(&seat.requested, 0 - requested)
     else:
         segment_note(segment)
 
 
-cdef inline size_t higher(size_t known, size_t total) noexcept nogil:
-    """What others have freed may be seen before what they had allocated: a total less than nothing is not higher."""
-    return total if <ptrdiff_t>(total - known) > 0 else known
-
-
 cdef inline void seat_note(seat_t* seat, const segment_t* segment, size_t used, size_t requested) noexcept nogil:
     """Look at totals from a seat: by its thread with the pool's lock held, or by whoever holds all locks."""
-    note_one(used, segment.used_high, &seat.used_high, &seat.used_room)
-    note_one(requested, segment.requested_high, &seat.requested_high, &seat.requested_room)
-
-
-cdef inline void note_one(size_t total, size_t known, size_t* high, size_t* room) noexcept nogil:
-    known = higher(max(known, high[0]), total)
-    set_size(high, known)
-    room[0] = known - total
+    gauge_note(&seat.used, used, segment.used_high)
+    gauge_note(&seat.requested, requested, segment.requested_high)
 
 
 cdef inline void place_leave(segment_t* segment, const place_t* place) noexcept nogil:

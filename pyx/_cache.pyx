@@ -9,6 +9,7 @@ from libc.string cimport memmove, memset
 from cuda_pool._bins cimport (
     BIN_ALIGNMENT, BIN_BYTES_MAX, BIN_LEAST, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_count, bin_t,
     cache_t, entry_t, is_cache)
+from cuda_pool._gauge cimport gauge_clear
 from cuda_pool._heap cimport heap_t
 from cuda_pool._hostmem cimport CACHE_LINE, host_map, host_unmap
 from cuda_pool._learn cimport learn_leave
@@ -17,14 +18,14 @@ from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
 from cuda_pool._relaxed cimport get_size, get_u32, set_size, set_u32
-from cuda_pool._seat cimport load_u32, seat_drop, seat_t
+from cuda_pool._seat cimport load_u32, seat_drop, seat_t, seat_total
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_recount, segment_shed_slab, segment_t)
 from cuda_pool._slab cimport (
     NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, SLAB_CLASSES_MAX, SLAB_UNIT, slab_lists_t, slab_return, slab_slot,
     slab_t, slab_take, slab_unfresh, slabs_available, slabs_of, slot_t)
 from cuda_pool._state cimport pool_address, pool_offset, pool_t
-from cuda_pool._tally cimport tally_add
+from cuda_pool._tally cimport tally_add, tally_t
 
 cdef enum:
     BLOCKS_SHARE = 128              # of the capacity: what blocks a cache holds at most, or BLOCKS_BYTES_MAX
@@ -268,21 +269,23 @@ cdef void shed_spares(pool_t* pool, owner_t owner) noexcept nogil:
 
 cdef void seat_fold(pool_t* pool, seat_t* seat) noexcept nogil:
     cdef segment_t* segment = &pool.segment
-    tally_add(&segment.total, &seat.total)
+    cdef tally_t total = seat_total(seat)
+    tally_add(&segment.total, &total)
     tally_add(&segment.mid_tally, &seat.blocks)
-    set_size(&segment.used_high, max(segment.used_high, min(seat.used_high, segment.size_high)))
-    set_size(&segment.requested_high, max(segment.requested_high, min(seat.requested_high, segment.used_high)))
-    memset(&seat.total, 0, sizeof(seat.total))
+    set_size(&segment.used_high, max(segment.used_high, min(seat.used.high, segment.size_high)))
+    set_size(&segment.requested_high, max(segment.requested_high, min(seat.requested.high, segment.used_high)))
+    set_size(&seat.allocs, 0)
+    set_size(&seat.frees, 0)
+    gauge_clear(&seat.used)
+    gauge_clear(&seat.requested)
     memset(&seat.blocks, 0, sizeof(seat.blocks))
-    seat.used_high = 0
-    seat.requested_high = 0
 
 
 cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil:
     cdef int index
     cdef uint32_t at
     note_unmarked(pool, cache)
-    if cache.refilled or seat.total.frees != 0:
+    if cache.refilled or seat.frees != 0:
         for index in range(cache.classes):
             empty_bin(pool, seat, cache, &cache.bin[index])
     if cache.blocks_bytes != 0:

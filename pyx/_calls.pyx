@@ -8,9 +8,10 @@ from libc.stdint cimport uintptr_t
 from cuda_pool._front cimport (
     front_alloc, front_alloc_legacy, front_alloc_on, front_free, front_free_async, front_free_async_legacy,
     front_free_async_on, front_place)
+from cuda_pool._likely cimport likely
 from cuda_pool._onward cimport serve_at, take_back_at
 from cuda_pool._order cimport LEGACY_HANDLE
-from cuda_pool._seat cimport likely, seat_leave, seat_t, seats_are_found_by
+from cuda_pool._seat cimport seat_leave, seat_t, seats_are_found_by
 from cuda_pool._serve cimport serve, try_serve
 from cuda_pool._status cimport STATUS_OK
 from cuda_pool._take_back cimport take_back_async, take_back_async_at, try_take_back, try_take_back_async

@@ -11,6 +11,7 @@ from cuda_pool._buddy cimport (
     buddy_release, buddy_rename)
 from cuda_pool._cut cimport mid_free
 from cuda_pool._gap cimport gap_find_far, gap_init
+from cuda_pool._gauge cimport gauge_higher, gauge_part
 from cuda_pool._hostmem cimport host_clear, host_map, host_unmap
 from cuda_pool._learn cimport demand_t, demand_target
 from cuda_pool._mid cimport (
@@ -25,7 +26,7 @@ from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment
 from cuda_pool._region cimport REGION_PAGE
 from cuda_pool._relaxed cimport add_size, get_size, get_u64, set_size, set_u32, set_u64
 from cuda_pool._room cimport segment_largest_run
-from cuda_pool._seat cimport seat_t, system_thread
+from cuda_pool._seat cimport seat_t, seat_total, system_thread
 from cuda_pool._slab cimport (
     NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
     slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
@@ -132,10 +133,11 @@ cdef tally_t mid_total(const segment_t* segment) noexcept nogil:
 
 
 cdef tally_t segment_total(const segment_t* segment) noexcept nogil:
-    cdef tally_t total = segment.total
+    cdef tally_t total = segment.total, tally
     cdef const seat_t* seat = segment.seats
     while seat != NULL:
-        tally_add(&total, &seat.total)
+        tally = seat_total(seat)
+        tally_add(&total, &tally)
         seat = seat.next
     return total
 
@@ -173,8 +175,8 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
     used[0] = segment.used_high
     requested[0] = segment.requested_high
     while seat != NULL:
-        used[0] = max(used[0], get_size(&seat.used_high))
-        requested[0] = max(requested[0], get_size(&seat.requested_high))
+        used[0] = max(used[0], get_size(&seat.used.high))
+        requested[0] = max(requested[0], get_size(&seat.requested.high))
         seat = seat.next
     used[0] = min(used[0], segment.size_high)       # a thread may not have seen yet what another one has freed
     requested[0] = min(requested[0], used[0])
@@ -191,13 +193,13 @@ cdef void segment_note(segment_t* segment) noexcept nogil:
     cdef seat_t* seat = segment.seats
     cdef seat_t* mine = NULL
     while seat != NULL:
-        used += get_size(&seat.total.used)
-        requested += get_size(&seat.total.requested)
+        used += gauge_part(&seat.used)
+        requested += gauge_part(&seat.requested)
         if get_size(&seat.system_thread) == thread:
             mine = seat
         seat = seat.next
-    set_size(&segment.used_high, higher(segment.used_high, used))
-    set_size(&segment.requested_high, higher(segment.requested_high, requested))
+    set_size(&segment.used_high, gauge_higher(segment.used_high, used))
+    set_size(&segment.requested_high, gauge_higher(segment.requested_high, requested))
     segment.noted = mine
     if mine != NULL:
         seat_note(mine, segment, used, requested)
