@@ -37,7 +37,8 @@ ctypedef struct entry_t:
     void* ptr
     void* record
 
-# The last one in is the first out: the entries lie in [floor, top), and there may be some up to `limit`.
+# The last one in is the first out: the entries lie in [floor, top), and there may be some up to `limit`. In a bin of
+# blocks there is one below `floor` as well, see bin_holds().
 ctypedef struct bin_t:
     entry_t* top
     entry_t* floor
@@ -66,7 +67,7 @@ ctypedef struct cache_t:
     int classes
     size_t mapped                   # bytes of host memory; 0: see is_cache()
     int colour
-    bin_t block[BLOCK_BINS]
+    bin_t block[BLOCK_BINS + 1]     # the last one is always empty
     bin_t bin[1]                    # `classes` of them, one that is always empty, then the table and the entries
 
 
@@ -86,5 +87,5 @@ cdef inline uint32_t bin_count(const bin_t* bin) noexcept nogil:
 
 
 cdef inline bint bin_holds(const bin_t* bin, size_t nbytes) noexcept nogil:
-    """Is the block that would be taken there, and large enough?"""
-    return bin.top != bin.floor and <size_t>(<mid_block_t*>bin.top[-1].record).size * MID_UNIT >= nbytes
+    """Is the block that would be taken large enough? Below a bin's floor there is one without size, as if it were there."""
+    return <size_t>(<mid_block_t*>(bin.top - 1).record).size * MID_UNIT >= nbytes

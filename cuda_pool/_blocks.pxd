@@ -7,7 +7,7 @@ is in nobody's order.
 from libc.stdint cimport uint32_t, uint64_t
 
 from cuda_pool._bins cimport (
-    BLOCK_BINS, BLOCK_LEAST, BLOCK_MOST, CACHED, bin_holds, bin_t, block_bin, cache_t, is_cache)
+    BLOCK_LEAST, BLOCK_MOST, CACHED, bin_holds, bin_t, block_bin, cache_t, is_cache)
 from cuda_pool._front cimport note_freed
 from cuda_pool._gauge cimport gauge_part
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
@@ -20,16 +20,14 @@ from cuda_pool._tally cimport tally_enter, tally_leave
 
 cdef inline bint block_take(seat_t* seat, cache_t* cache, size_t nbytes, size_t alignment, void** ptr) noexcept nogil:
     """Take a block that has what is wanted and little more, for a cache's stream."""
-    cdef int at = block_bin(nbytes) if nbytes >= <size_t>BLOCK_LEAST else 0
-    cdef bin_t* bin = &cache.block[at]
+    cdef bin_t* bin = &cache.block[block_bin(max(nbytes, <size_t>BLOCK_LEAST))]
     cdef mid_block_t* block
     cdef size_t used
-    if alignment - 1 >= MID_UNIT or alignment & (alignment - 1):        # 0 is no alignment, either
+    if not is_cache(cache) or alignment - 1 >= MID_UNIT or alignment & (alignment - 1):     # 0 is no alignment, either
         return False
+    bin += not bin_holds(bin, nbytes)           # an addition: which of the two it is cannot be foreseen
     if not bin_holds(bin, nbytes):
-        if at + 1 == BLOCK_BINS or not bin_holds(bin + 1, nbytes):
-            return False
-        bin += 1
+        return False
     bin.top -= 1
     block = <mid_block_t*>bin.top.record
     used = <size_t>block.size * MID_UNIT

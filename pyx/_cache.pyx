@@ -14,7 +14,7 @@ from cuda_pool._heap cimport heap_t
 from cuda_pool._hostmem cimport CACHE_LINE, host_map, host_unmap
 from cuda_pool._learn cimport learn_leave
 from cuda_pool._lock cimport lock_acquire, lock_release
-from cuda_pool._mid cimport MID_UNIT, mid_block_t
+from cuda_pool._mid cimport MID_UNIT, NO_MID, mid_block_t
 from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
 from cuda_pool._relaxed cimport get_size, get_u32, set_size, set_u32
@@ -80,8 +80,9 @@ cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept
         cache.bin[index].size = segment.slabs.size_class[index].size
         entry = bin_place(&cache.bin[index], entry, bin_most(pool, cache.bin[index].size))
     bin_place(&cache.bin[cache.classes], entry, 0)
-    for index in range(BLOCK_BINS):
-        entry = bin_place(&cache.block[index], entry, BLOCK_ENTRIES)
+    for index in range(BLOCK_BINS + 1):
+        entry.record = &segment.mid.block[NO_MID]
+        entry = bin_place(&cache.block[index], entry + 1, BLOCK_ENTRIES)
     cache.table = <uint16_t*>entry
     fill_table(segment, cache, <uint16_t*>entry)
 
@@ -111,7 +112,7 @@ cdef inline bint counts_blocks(const pool_t* pool) noexcept nogil:
 
 cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
     cdef const segment_t* segment = &pool.segment
-    cdef size_t entries = BLOCK_BINS * BLOCK_ENTRIES
+    cdef size_t entries = (BLOCK_BINS + 1) * (1 + BLOCK_ENTRIES)
     cdef int index
     for index in range(segment.slabs.classes):
         entries += bin_most(pool, segment.slabs.size_class[index].size)

@@ -37,15 +37,13 @@ cdef int serve_slot(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t 
 cdef int serve_block(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,
                      seat_t* seat) noexcept nogil:
     cdef cache_t* cache = cache_of(pool, seat, stream)
-    cdef bint missed
-    if cache != NULL and block_take(seat, cache, nbytes, alignment, ptr):
+    cdef bint done
+    if cache == NULL or not is_cache(cache):
         seat_leave(seat)
-        return STATUS_OK
-    missed = cache != NULL and is_cache(cache)          # a new one would not serve it either
+        return serve_unseated(pool, nbytes, alignment, stream, ptr)
+    done = block_take(seat, cache, nbytes, alignment, ptr)
     seat_leave(seat)
-    if missed:
-        return serve_upper(pool, nbytes, alignment, stream, ptr)
-    return serve_unseated(pool, nbytes, alignment, stream, ptr)
+    return STATUS_OK if done else serve_upper(pool, nbytes, alignment, stream, ptr)     # nor would a new one serve it
 
 
 cdef int serve_unseated(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
