@@ -87,5 +87,5 @@ cdef inline uint32_t bin_count(const bin_t* bin) noexcept nogil:
 
 
 cdef inline bint bin_holds(const bin_t* bin, size_t nbytes) noexcept nogil:
-    """Is the block that would be taken large enough? Below a bin's floor there is one without size, as if it were there."""
+    """Is the block that would be taken large enough? In an empty bin that is the one below its floor, without size."""
     return <size_t>(<mid_block_t*>(bin.top - 1).record).size * MID_UNIT >= nbytes

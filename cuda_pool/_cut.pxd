@@ -1,4 +1,4 @@
-"""Blocks of the mid tier cut in two, merged with their neighbours, and put among the free ones: the inline part of _mid."""
+"""The inline part of _mid: blocks are cut in two, merged with their neighbours, and put among the free ones."""
 
 from libc.stdint cimport uint32_t
 

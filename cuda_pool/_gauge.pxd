@@ -16,9 +16,7 @@ ctypedef struct gauge_t:
 
 
 cdef inline size_t gauge_part(const gauge_t* gauge) noexcept nogil:
-    """The thread's own part. It may be below 0: then it wraps. Read meanwhile it may be that of a moment before, or miss a
-    part of what is added just now.
-    """
+    """The thread's own part; below 0 it wraps. Of what is being added just now others may see a part, or nothing."""
     return get_size(&gauge.base) - get_size(&gauge.room)
 
 

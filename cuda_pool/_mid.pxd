@@ -11,7 +11,7 @@ cdef extern from * nogil:
     #define CUDA_POOL_FREE_NODE 0x80000000u
     """
     const uint32_t NO_MID "CUDA_POOL_NO_MID"            # no block: record 0 is never used
-    const uint32_t FREE_NODE "CUDA_POOL_FREE_NODE"      # bit of a node's bin, in the place of CACHED in what was requested
+    const uint32_t FREE_NODE "CUDA_POOL_FREE_NODE"      # bit of a node's bin, in the place of CACHED in a live block
 
 cdef enum:
     MID_UNIT = 256                  # bytes
@@ -75,10 +75,11 @@ ctypedef struct mid_bins_t:
 #   the blocks from `first` along `after` tile [start, end);  no two free neighbours have the same owner
 #   used + sum(size of the free blocks) == end - start;  owned == sum(size of the free blocks that have an owner)
 #   free_blocks == number of them
-#   a free block says so (FREE_NODE), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in the
-#   first d key bits
+#   a free block says so (FREE_NODE), is in its owner's trie of bin_of(size), and agrees with its ancestor at depth d in
+#   the first d key bits
 #   gaps == sum(gap of the blocks that are not free) <= gaps_max
-#   bit b of filled is set  <=>  root[b] is not NO_MID;  bin == bin_of(size) in every node
+#   bit b of filled is set  <=>  root[b] is not NO_MID;  bit w of words is set  <=>  filled[w] != 0
+#   bin == bin_of(size) in every node
 ctypedef struct mid_t:
     uint32_t start
     uint32_t end

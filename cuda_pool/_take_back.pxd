@@ -8,9 +8,9 @@ from cuda_pool._owner cimport owner_t
 from cuda_pool._seat cimport seat_t
 from cuda_pool._state cimport pool_t
 
-# What is left of the calls in _calls when the shortest path is not enough; *_seated at the seat at which the thread still
-# is, *_at as well, if it is; *_block there for one of the mid tier, by its record; *_upper for one that no cache takes; try_* without a driver call; *_unnoted without a
-# note, where calls are recorded: by whoever writes one.
+# What is left of the calls in _calls when the shortest path is not enough; *_seated at the seat at which the thread
+# still is, *_at as well, if it is; *_block there for one of the mid tier, by its record; *_upper for one that no cache
+# takes; try_* without a driver call; *_unnoted without a note, where calls are recorded: by whoever writes one.
 cdef int take_back(pool_t* pool, void* ptr) noexcept nogil
 cdef int take_back_seated(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil
 cdef int take_back_block(pool_t* pool, void* ptr, seat_t* seat, size_t offset, uint32_t index) noexcept nogil

@@ -1,7 +1,7 @@
 """Blocks of the two upper tiers, allocated and freed with the pool's lock alone, while the seats go on.
 
-False, and nothing changed, where that is not enough: then all locks are taken. The inline parts are for the shortest way
-to here, where all that a call does is one function.
+False, and nothing changed, where that is not enough: then all locks are taken. The inline parts are for the shortest
+way to here, where all that a call does is one function.
 """
 
 from libc.stdint cimport uint32_t

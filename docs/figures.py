@@ -245,17 +245,19 @@ def buddy_row(picture, y, caption, live, free):
 
 # Mid
 
-MID_ALLOCATIONS = (9, 72, 3, 74, 4, 20, 5, 77, 2, 76, 6, 79, 3, 20, 7)
+MID_UNITS = 8192
+MID_ALLOCATIONS = (144, 1152, 48, 1163, 64, 320, 80, 1177, 32, 1170, 96, 1182, 48, 320, 112)
+MID_STEPS = 32
 
 
 def draw_mid():
-    mid = _testing.Mid(0, 512)
+    mid = _testing.Mid(0, MID_UNITS)
     made = []
     for size in MID_ALLOCATIONS:
         mid.reserve(2)
         made.append(mid.take(mid.find(size), size))
     for index, size in zip(made, MID_ALLOCATIONS):
-        if size >= 20:
+        if size >= 320:
             mid.free(index)
     mid.check()
     blocks = {index: mid.block(index) for index in mid.blocks()}
@@ -272,11 +274,11 @@ def draw_mid():
 
 def bin_of(size):
     row = size.bit_length() - 1
-    return row, (size << 3 >> row) & 7
+    return row, (size * MID_STEPS >> row) % MID_STEPS
 
 
 def mid_strip(picture, blocks):
-    scale = (WIDTH - 2 * MARGIN) / 512
+    scale = (WIDTH - 2 * MARGIN) / MID_UNITS
     picture.legend(16, ((SKY, "used block"), (WHITE, "free block, with its size in units of 256 bytes")))
     for offset, size, state in blocks.values():
         label = str(size) if state == "free" and size * scale > 20 else ""
@@ -285,24 +287,24 @@ def mid_strip(picture, blocks):
 
 
 def mid_bins(picture, mid):
-    picture.text(MARGIN, 132, "bins: rows 3 to 8 of 32", bold=True)
+    picture.text(MARGIN, 132, "bins: rows 7 to 12 of 32", bold=True)
     picture.text(MARGIN, 150, "a bin holds the sizes that agree in", size=12)
-    picture.text(MARGIN, 166, "the highest bit (row) and the next three (column)", size=12)
-    top, cell = 190, 26
-    for row in range(3, 9):
-        y = top + (row - 3) * cell
+    picture.text(MARGIN, 166, "the highest bit (row) and the next five (column)", size=12)
+    top, width, height = 190, 7.5, 26
+    for row in range(7, 13):
+        y = top + (row - 7) * height
         picture.text(MARGIN, y + 17, f"{1 << row} to {(2 << row) - 1}", size=12)
-        for column in range(8):
-            count = mid.tries().get((row, column), (0, 0))[0]
-            picture.box(MARGIN + 100 + column * cell, y, cell, cell, SKY if count else WHITE, str(count or ""), size=12)
-    picture.text(MARGIN + 100, top + 6 * cell + 18, "shaded: bit set in columns[row]; number: blocks", size=12)
+        for column in range(MID_STEPS):
+            fill = SKY if (row, column) in mid.tries() else WHITE
+            picture.box(MARGIN + 90 + column * width, y, width, height, fill)
+    picture.text(MARGIN + 90, top + 6 * height + 18, "shaded: a block is there, its bit is set", size=12)
 
 
 def trie_places(keys, row):
     """Return where keys of one bin stand that were inserted in this order: {bits of the way down: key}."""
     places = {}
     for size, offset in keys:
-        bits = f"{size:032b}{offset:032b}"[32 - row + min(row, 3):]         # behind those that the bin shares
+        bits = f"{size:032b}{offset:032b}"[32 - row + min(row, 5):]         # behind those that the bin shares
         depth = next(depth for depth in range(len(bits)) if bits[:depth] not in places)
         places[bits[:depth]] = size, offset
     return places
@@ -310,7 +312,7 @@ def trie_places(keys, row):
 
 def mid_trie(picture, bin, places):
     row, column = bin
-    low, high = (8 + column << row) >> 3, ((9 + column << row) >> 3) - 1
+    low, high = ((MID_STEPS + column + at << row) // MID_STEPS - at for at in range(2))
     left, right, top = 400, WIDTH - MARGIN, 190
     picture.text(left, 132, f"trie of the bin for {low} to {high} units", bold=True)
     picture.text(left, 150, "a node is a free block: size @ offset; a link follows the", size=12)
@@ -326,7 +328,7 @@ def mid_trie(picture, bin, places):
             beside = 7 if prefix[-1] == "1" else -14
             picture.text((above[0] + x) / 2 + beside, (above[1] + y) / 2, prefix[-1], size=12)
         size, offset = places[prefix]
-        picture.box(x - 36, y - 15, 72, 30, WHITE, f"{size} @ {offset}", size=12)
+        picture.box(x - 40, y - 15, 80, 30, WHITE, f"{size} @ {offset}", size=11)
 
 
 # Slab

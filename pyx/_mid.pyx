@@ -1,10 +1,11 @@
 """Mid tier: coalescing blocks of any multiple of 256 bytes, exact best fit.
 
-Free blocks are segregated into bins by size (eight for each power of two), found through a bitmap as in TLSF (Masmano
-et al., ECRTS 2004). Inside a bin they form a digital search tree over the key
-(size, offset) whose nodes are the blocks themselves (Coffman and Eve, CACM 13(7), 1970; Lea's allocator keeps its large
-bins the same way). The best fit is the smallest key that is large enough, so the choice depends on the set of free
-blocks only, not on the order in which they were freed. Bookkeeping lies in records outside the memory.
+Free blocks are segregated into bins by size (32 for each power of two), found through a bitmap as in TLSF (Masmano et
+al., ECRTS 2004). Inside a bin they form a digital search tree over the key (size, offset) whose nodes are the blocks
+themselves (Coffman and Eve, CACM 13(7), 1970; Lea's allocator keeps its large bins the same way). The best fit is the
+smallest key that is large enough, so the choice depends on the set of free blocks only, not on the order in which they
+were freed. Bookkeeping lies in records outside the memory. What every allocation and free needs is inline, in _trie and
+_cut.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -417,7 +418,10 @@ cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept 
 cdef const char* bins_check(const mid_t* mid, owner_t owner, uint64_t* count) noexcept nogil:
     cdef const mid_bins_t* bins = &mid.bins[owner]
     cdef const char* broken
-    cdef int bin
+    cdef int bin, word
+    for word in range(MID_WORDS):
+        if (bins.words >> word & 1) != (bins.filled[word] != 0):
+            return b"mid: a bit of words disagrees with its word"
     for bin in range(MID_BINS):
         if (bins.filled[bin >> WORD_BITS] >> (bin & 63) & 1) != (bins.root[bin] != NO_MID):
             return b"mid: a bit of filled disagrees with its root"

@@ -1,4 +1,7 @@
-"""Where a call goes on whose shortest path has ended. Each way is a jump, so neither side of it saves a register for it."""
+"""Where a call goes on whose shortest path has ended, from the seat at which the thread still is, if any.
+
+Each way is a jump: neither side of it saves a register for it. So each has to be in another module than this one.
+"""
 
 from libc.stdint cimport uint32_t
 

@@ -383,11 +383,11 @@ class TrieModel:
 
     def bin_of(self, size):
         row = size.bit_length() - 1
-        return row, (size << 3 >> row) & 7
+        return row, (size << 5 >> row) & 31
 
     def path(self, size, offset):
         """Return the bits that tell this key from others of its bin, first one first."""
-        bits = max(0, size.bit_length() - 4)
+        bits = max(0, size.bit_length() - 6)
         return f"{size & (1 << bits) - 1:0{bits}b}"[:bits] + f"{offset:0{self.offset_bits}b}"
 
     def put(self, size, offset):
