@@ -18,7 +18,7 @@ cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
     """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
-    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else segment_largest_paged(segment), size
+    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else segment_largest_there(segment), size
     cdef int owner, index
     for owner in range(segment.slabs.owners):
         if owners_has(&segment.captures, <owner_t>owner):
@@ -75,9 +75,17 @@ cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t
     return run[0] != 0
 
 
-cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
+cdef size_t segment_largest_there(const segment_t* segment) noexcept nogil:
     """Return what can be served once all pages that no block touches are where they are needed."""
-    cdef size_t available = pages_available(segment), largest = 0, start, run
+    return largest_with(segment, pages_there(segment))
+
+
+cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
+    return largest_with(segment, pages_there(segment) + segment.pages.most - segment.pages.created)
+
+
+cdef size_t largest_with(const segment_t* segment, size_t available) noexcept nogil:
+    cdef size_t largest = 0, start, run
     cdef uint32_t at = NO_MID
     while next_run(segment, &at, &start, &run):
         largest = max(largest, paged_part(segment, start, run, available))
@@ -86,10 +94,9 @@ cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
     return largest if largest >= segment.granule else 0
 
 
-cdef size_t pages_available(const segment_t* segment) noexcept nogil:
-    """Pages with memory in runs that no block touches, and those that may be had besides."""
-    cdef const pages_t* pages = &segment.pages
-    cdef size_t available = pages.spares + pages.most - pages.created, start, run
+cdef size_t pages_there(const segment_t* segment) noexcept nogil:
+    """Pages with memory in runs that no block touches, and spare memory."""
+    cdef size_t available = segment.pages.spares, start, run
     cdef uint32_t at = NO_MID, unit = 0, units
     while next_run(segment, &at, &start, &run):
         available += pages_within(segment, start, run)

@@ -260,6 +260,21 @@ def test_pages_are_got_as_they_are_needed(device, growing):
     assert all(growing.owns(ptr) for ptr in blocks)
 
 
+def test_the_largest_request_does_without_growing(make_device):
+    """Two pages are half used at places apart: what is free in one of them is not beside the rest."""
+    device = make_device("4MiB", granularity="4KiB")
+    with CheckedPool("64KiB", device=device, backing="virtual", growth="dynamic", max_capacity="1MiB",
+                     slab_max=0) as pool:
+        blocks = [pool.alloc(nbytes) for nbytes in (2048, 2048, 4096, 2048, 2048)]
+        pool.free(blocks[0])
+        pool.free(blocks[4])
+        stats, report = pool.stats(), pool.defragment()
+        assert stats.largest_free == report.before.largest_free == report.after.largest_free == stats.free - 2048
+        assert pool.snapshot().largest_free == stats.largest_free
+        pool.alloc(stats.largest_free)
+        assert pool.stats().reserved == stats.reserved
+
+
 def test_case_05_eight_blocks_of_8_mib(make_device):
     with CheckedPool(1_000_000, device=make_device("64MiB"), backing="virtual", growth="dynamic",
                      max_capacity="64MiB") as pool:
