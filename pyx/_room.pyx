@@ -9,7 +9,7 @@ from cuda_pool._bits cimport log2_floor, round_down, round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_free_below, buddy_largest
 from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
 from cuda_pool._owner cimport LEGACY, NOBODY, owners_has
-from cuda_pool._pages cimport pages_counted, pages_first, pages_t
+from cuda_pool._pages cimport pages_counted, pages_first, pages_next, pages_t
 from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_boundary_moves, segment_t
 from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
 
@@ -117,14 +117,20 @@ cdef size_t pages_within(const segment_t* segment, size_t start, size_t run) noe
 
 
 cdef size_t paged_part(const segment_t* segment, size_t start, size_t run, size_t available) noexcept nogil:
-    """Bytes at the high end of a run that its shared page there and the available pages hold, or its shared page at the
-    low end.
+    """Bytes at the high end of a run that its shared page there and the available pages hold; or those at the low end
+    whose pages are there.
     """
     cdef size_t page = <size_t>1 << segment.pages.shift
     cdef size_t low = round_up(start, page), high = round_down(start + run, page)
     if low >= high or high - low <= available << segment.pages.shift:
         return run
-    return max(start + run - high + (available << segment.pages.shift), low - start)
+    return max(start + run - high + (available << segment.pages.shift), ready_part(&segment.pages, start, high))
+
+
+cdef inline size_t ready_part(const pages_t* pages, size_t start, size_t end) noexcept nogil:
+    """Bytes from `start` on that can be used as they are."""
+    cdef size_t ready = <size_t>pages_next(pages.ready, pages_first(pages, start), pages_first(pages, end), False)
+    return max(ready << pages.shift, start) - start
 
 
 cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:

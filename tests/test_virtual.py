@@ -275,6 +275,20 @@ def test_the_largest_request_does_without_growing(make_device):
         assert pool.stats().reserved == stats.reserved
 
 
+def test_what_is_there_at_the_low_end_of_a_free_block_counts(make_device):
+    """Beside it there are addresses without memory, so its size is neither that of the block nor of whole pages."""
+    device = make_device("1MiB", granularity="4KiB")
+    with CheckedPool("64KiB", device=device, backing="virtual", slab_max=0) as pool:
+        blocks = [pool.alloc(20_480), pool.alloc(6144)]
+        pool.free(blocks[0])
+        pool.alloc(pool.stats().largest_free)
+        pool.free(blocks[1])
+        largest = pool.stats().largest_free
+        with pytest.raises(cp.OutOfMemoryError):
+            pool.alloc(largest + 256)
+        assert pool.alloc(largest)
+
+
 def test_case_05_eight_blocks_of_8_mib(make_device):
     with CheckedPool(1_000_000, device=make_device("64MiB"), backing="virtual", growth="dynamic",
                      max_capacity="64MiB") as pool:
