@@ -14,6 +14,8 @@ cdef int region_first(pool_t* pool) noexcept nogil
 cdef bint could_grow(const pool_t* pool, owner_t owner, size_t nbytes) noexcept nogil
 
 # All that follow are called with `slow` held.
+# May memory be got and given back now? The driver forbids it while anything is captured.
+cdef bint may_call(pool_t* pool, owner_t owner) noexcept nogil
 # Would it rather grow than wait for pending work?
 cdef bint growth_is_due(pool_t* pool, size_t nbytes, size_t alignment) noexcept nogil
 # Could it, if nothing were pending any more: is there so much, and may the driver be called?

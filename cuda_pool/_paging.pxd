@@ -18,6 +18,7 @@ ctypedef struct paging_t:
     uint32_t* take                  # pages to be taken from elsewhere
     uint32_t takes
     uint32_t creates                # pieces of memory to be got from the driver
+    uint32_t most                   # pages that may be taken at once
 
 # Choose and set aside a place for a request that nothing ready serves. STATUS_OUT_OF_MEMORY, and nothing changed, where
 # no place can have all its pages; STATUS_HOST_MEMORY.
@@ -27,9 +28,9 @@ cdef int paging_begin(segment_t* segment, owner_t owner, size_t nbytes, size_t a
 cdef int paging_end(segment_t* segment, owner_t owner, const paging_t* paging, size_t nbytes, size_t* offset,
                     size_t* used) noexcept nogil
 cdef void paging_undo(segment_t* segment, const paging_t* paging) noexcept nogil
-# Choose at most `most` pages of free memory, and the addresses where they go: a part of the place that the largest
-# request would get, where `units` pages are lacking. Nothing is set aside but the pages that are taken. first == end
-# once all of that place is ready, or nothing can be moved.
+# Choose at most `most` pages of free memory, and the addresses where they go: the end of the place that the largest
+# request would get that needs no more than there is, where `units` pages are lacking. Nothing is set aside but the pages
+# that are taken. No units are lacking once all of that place has its pages, or nothing can be moved.
 cdef int paging_gather(segment_t* segment, uint32_t most, paging_t* paging) noexcept nogil
 cdef void paging_destroy(paging_t* paging) noexcept nogil
 # Pages that no block touches and nobody may use at once, but for those from `first` to before `end`: at most `limit` of

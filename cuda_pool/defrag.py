@@ -12,7 +12,7 @@ class FreeSpace:
     free : int
         Bytes that are not in use.
     largest_free : int
-        Bytes of the largest request that would succeed once all pending work is done.
+        Bytes of the largest request that would succeed once all pending work is done, without growing.
     free_blocks : int
         Free blocks of the mid and the buddy tier.
     """

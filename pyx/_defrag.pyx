@@ -10,6 +10,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from cuda_pool._bits cimport round_up
+from cuda_pool._growth cimport may_call
 from cuda_pool._happenings cimport HAPPENING_DEFRAGMENT, happenings_note
 from cuda_pool._layout cimport layout_read
 from cuda_pool._lock cimport LOCK_SPINS, cpu_pause, lock_acquire, lock_release, lock_try, sched_yield
@@ -49,7 +50,7 @@ cdef int defrag_by_hand(pool_t* pool, defrag_report_t* report) noexcept nogil:
         status = settle_waiting(pool)
     if status == STATUS_OK and pool.segment.pages.shift != 0:
         status = gather_pages(pool, report)
-    for round in range(ROUNDS):
+    for round in range(ROUNDS if pool.segment.pages.shift == 0 else 0):
         if status != STATUS_OK:
             break
         status = move_blocks(pool, 0, True, report)
@@ -231,19 +232,30 @@ cdef void rehome_gone(pool_t* pool) noexcept nogil:
 # Part 2: pages of free memory are moved
 
 cdef int gather_pages(pool_t* pool, defrag_report_t* report) noexcept nogil:
-    """Step by step, until one has nothing to move. An allocation would move what it needs, and wait for that."""
+    """Step by step, until one has nothing to move. An allocation would move what it needs, and wait for that.
+
+    Others may scatter again what was gathered: so a pass ends after more moves than there can be pages.
+    """
     cdef size_t moved = 1
+    cdef bint allowed = True
     cdef int status = STATUS_OK
-    while moved != 0 and status == STATUS_OK:
-        status = slow_enter(pool)
-        if status != STATUS_OK:
-            break
-        moved = 0
-        if not is_capturing(pool):
-            status = remap_gather(pool, STEP_PAGES, &moved)
-        lock_release(&pool.slow)
+    while status == STATUS_OK and moved != 0 and report.moved_pages <= pool.segment.pages.most:
+        status = gather_step(pool, &moved, &allowed)
         report.moved_pages += moved
         give_way()
+    report.completed = allowed and moved == 0
+    return status
+
+
+cdef int gather_step(pool_t* pool, size_t* moved, bint* allowed) noexcept nogil:
+    cdef int status = slow_enter(pool)
+    moved[0] = 0
+    if status != STATUS_OK:
+        return status
+    allowed[0] = may_call(pool, NOBODY)
+    if allowed[0]:
+        status = remap_gather(pool, STEP_PAGES, moved)
+    lock_release(&pool.slow)
     return status
 
 

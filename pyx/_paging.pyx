@@ -14,11 +14,11 @@ from cuda_pool._buddy cimport (
     BUDDY_LIVE, BUDDY_PAGING, NO_BLOCK, buddy_find_fewest, buddy_free, buddy_take)
 from cuda_pool._cut cimport mid_free
 from cuda_pool._mid cimport (
-    MID_FREE, MID_PAGING, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_cut_start, mid_find_any,
-    mid_find_fewest, mid_reserve, mid_take)
+    MID_FREE, MID_PAGING, MID_SLAB, MID_UNIT, MID_USED, NO_MID, mid_block_t, mid_find, mid_find_any, mid_find_fewest,
+    mid_reserve, mid_take)
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pages cimport pages_counted, pages_end, pages_first, pages_has, pages_next, pages_suspended, pages_t
-from cuda_pool._room cimport segment_largest_paged
+from cuda_pool._room cimport segment_largest_paged, segment_largest_there
 from cuda_pool._segment cimport (
     TIER_BUDDY, TIER_MID, segment_make_slab, segment_reclaim, segment_run_order, segment_use_block,
     segment_use_run, segment_use_slot)
@@ -26,15 +26,11 @@ from cuda_pool._slab cimport slab_activate, slabs_class, slabs_have_record, slab
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK, STATUS_OUT_OF_MEMORY
 
 
-# A place that could be given pages.
-ctypedef struct spot_t:
-    uint32_t index                  # of the free block that it is in
-    uint32_t missing                # pages that are not ready
-
-
 cdef int paging_begin(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment,
                       paging_t* paging) noexcept nogil:
-    cdef int status = begin(segment, owner, nbytes, alignment, paging)
+    cdef int status
+    paging.most = segment.pages.most
+    status = begin(segment, owner, nbytes, alignment, paging)
     if status != STATUS_OUT_OF_MEMORY:
         return status
     # Empty slabs may hold what is lacking. Those that would not help stay: a request that fails changes nothing.
@@ -140,72 +136,89 @@ cdef int begin_run(segment_t* segment, owner_t owner, size_t nbytes, size_t alig
 cdef int find_pages(segment_t* segment, size_t offset, paging_t* paging) noexcept nogil:
     """Choose the pages to take and the number to create for a place that is set aside; take them out of use."""
     cdef pages_t* pages = &segment.pages
-    cdef uint32_t at, needed
+    cdef uint32_t needed, found
     paging.first = pages_first(pages, offset)
     paging.end = pages_end(pages, offset + paging.bytes)
     paging.take = NULL
     paging.takes = 0
     paging.creates = 0
-    needed = paging.end - paging.first - pages_counted(pages.placed, paging.first, paging.end)
+    needed = pages_lacking(pages, paging)
     needed -= min(needed, pages.spares)
     if needed == 0:
         return STATUS_OK
-    paging.take = <uint32_t*>malloc(needed * sizeof(uint32_t))
+    found = paging_free_pages(segment, paging.first, paging.end, needed, NULL)
+    if found < needed and pages.created + (needed - found) > pages.limit:
+        return STATUS_OUT_OF_MEMORY
+    paging.creates = needed - found
+    return choose_pages(segment, min(found, paging.most), paging)
+
+
+cdef inline uint32_t pages_lacking(const pages_t* pages, const paging_t* paging) noexcept nogil:
+    """How many pages of the place have no memory."""
+    return paging.end - paging.first - pages_counted(pages.placed, paging.first, paging.end)
+
+
+cdef int choose_pages(segment_t* segment, uint32_t count, paging_t* paging) noexcept nogil:
+    """Take so many pages of free memory out of use, which are there."""
+    cdef uint32_t at
+    paging.take = <uint32_t*>malloc(max(count, <uint32_t>1) * sizeof(uint32_t))
     if paging.take == NULL:
         return STATUS_HOST_MEMORY
-    paging.takes = paging_free_pages(segment, paging.first, paging.end, needed, paging.take)
-    paging.creates = needed - paging.takes
-    if paging.creates != 0 and pages.created + paging.creates > pages.limit:
-        paging_destroy(paging)
-        return STATUS_OUT_OF_MEMORY
+    paging.takes = paging_free_pages(segment, paging.first, paging.end, count, paging.take)
     for at in range(paging.takes):
-        if pages_has(pages.ready, paging.take[at]):
-            pages_suspended(pages, paging.take[at])
+        if pages_has(segment.pages.ready, paging.take[at]):
+            pages_suspended(&segment.pages, paging.take[at])
     return STATUS_OK
 
 
 cdef int paging_gather(segment_t* segment, uint32_t most, paging_t* paging) noexcept nogil:
+    """Choose as for a request, and give the place back at once."""
     cdef pages_t* pages = &segment.pages
-    cdef uint32_t size = <uint32_t>(segment_largest_paged(segment) // MID_UNIT), missing = 0, lacking, start
-    cdef uint32_t found = mid_find_fewest(&segment.mid, NOBODY, size, 0, segment.bias, &missing) if size else NO_MID
-    memset(paging, 0, sizeof(paging_t))
-    if found == NO_MID or missing == 0:
-        return STATUS_OK
-    start = mid_cut_start(&segment.mid, &segment.mid.block[found], size, 0, segment.bias)
-    paging.first = pages_first(pages, <size_t>start * MID_UNIT)
-    paging.end = pages_end(pages, <size_t>(start + size) * MID_UNIT)
-    lacking = paging.end - paging.first - pages_counted(pages.placed, paging.first, paging.end)
-    paging.units = min(lacking, most)
-    if not choose_pages(segment, paging.units - min(paging.units, pages.spares), paging):
-        return STATUS_HOST_MEMORY
-    paging.units = min(paging.units, paging.takes + pages.spares)
-    if paging.units < lacking:
-        paging.end = pages_up_to(pages, paging.first, paging.end, paging.units)
+    cdef size_t size = segment_largest_there(segment)
+    cdef int status
+    pages.limit = pages.created
+    paging.most = most - min(most, pages.spares)
+    status = begin_unready(segment, size, paging)
+    if status == STATUS_OUT_OF_MEMORY:              # some of that has yet to become anyone's
+        status = begin_unready(segment, min(size, <size_t>free_pages(segment) << pages.shift), paging)
+    if status != STATUS_OK:
+        memset(paging, 0, sizeof(paging_t))
+        return STATUS_OK if status == STATUS_OUT_OF_MEMORY else status
+    if paging.bytes != 0:
+        paging_undo(segment, paging)
+        keep_end(pages, most, paging)
     return STATUS_OK
 
 
-cdef uint32_t pages_up_to(const pages_t* pages, uint32_t first, uint32_t end, uint32_t count) noexcept nogil:
-    """Where a part of [first, end) ends in which no memory is at so many pages; 0 of them are an empty part."""
-    cdef uint32_t at = first
-    while count != 0:
-        at = pages_next(pages.placed, at, end, False) + 1
-        count -= 1
-    return at
+cdef int begin_unready(segment_t* segment, size_t nbytes, paging_t* paging) noexcept nogil:
+    """Find a place unless one is ready: in the mid tier rather, where smaller requests can have the pages, too."""
+    cdef int status = STATUS_OUT_OF_MEMORY
+    if nbytes == 0 or is_ready(segment, nbytes):
+        memset(paging, 0, sizeof(paging_t))
+        return STATUS_OK
+    status = begin_block(segment, NOBODY, round_up(nbytes, MID_UNIT), MID_UNIT, segment.bias, paging)
+    if status == STATUS_OUT_OF_MEMORY:
+        status = begin_run(segment, NOBODY, nbytes, MID_UNIT, paging)
+    return status
 
 
-cdef bint choose_pages(segment_t* segment, uint32_t wanted, paging_t* paging) noexcept nogil:
-    """Take up to so many pages of free memory out of use; False if the host has no memory for the list."""
-    cdef uint32_t at
-    if wanted == 0:
+cdef bint is_ready(const segment_t* segment, size_t nbytes) noexcept nogil:
+    cdef uint32_t units = <uint32_t>(round_up(nbytes, segment.min_block) >> segment.min_block_shift), missing
+    if mid_find(&segment.mid, NOBODY, <uint32_t>(round_up(nbytes, MID_UNIT) // MID_UNIT), 0, segment.bias) != NO_MID:
         return True
-    paging.take = <uint32_t*>malloc(wanted * sizeof(uint32_t))
-    if paging.take == NULL:
-        return False
-    paging.takes = paging_free_pages(segment, paging.first, paging.end, wanted, paging.take)
-    for at in range(paging.takes):
-        if pages_has(segment.pages.ready, paging.take[at]):
-            pages_suspended(&segment.pages, paging.take[at])
-    return True
+    return buddy_find_fewest(&segment.buddy, NOBODY, units, 0, &missing) != NO_BLOCK and missing == 0
+
+
+cdef inline uint32_t free_pages(const segment_t* segment) noexcept nogil:
+    return segment.pages.spares + paging_free_pages(segment, 0, 0, segment.pages.created, NULL)
+
+
+cdef void keep_end(const pages_t* pages, uint32_t most, paging_t* paging) noexcept nogil:
+    """Leave out the start of the place, as far as there is no memory for it now: blocks are cut from the high end."""
+    cdef uint32_t lacking = pages_lacking(pages, paging), left
+    paging.units = min(lacking, min(most, pages.spares) + paging.takes)
+    for left in range(lacking - paging.units):
+        paging.first = pages_next(pages.placed, paging.first, paging.end, False) + 1
 
 
 cdef uint32_t paging_free_pages(const segment_t* segment, uint32_t first, uint32_t end, uint32_t limit,
@@ -238,11 +251,13 @@ cdef uint32_t pages_inside(const segment_t* segment, size_t offset, size_t nbyte
     cdef const pages_t* under = &segment.pages
     cdef uint32_t at = pages_first(under, round_up(offset, <size_t>1 << under.shift))
     cdef uint32_t last = pages_first(under, offset + nbytes), found = 0
+    if pages == NULL:
+        found = pages_counted(under.placed, at, last) - pages_counted(under.placed, max(at, first), min(last, end))
+        return min(found, limit)
     at = pages_next(under.placed, at, last, True) if at < last else last
     while at < last and found < limit:
         if not first <= at < end:
-            if pages != NULL:
-                pages[found] = at
+            pages[found] = at
             found += 1
         at = pages_next(under.placed, at + 1, last, True)
     return found

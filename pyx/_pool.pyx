@@ -298,7 +298,7 @@ cdef void pool_stats_locked(pool_t* pool, pool_stats_t* out) noexcept nogil:
     out.oom_count = pool.oom_count
     out.defrag_count = pool.defrag.count
     out.free = (pool.segment.size if pool.segment.pages.shift == 0 else out.reserved) - total.used
-    out.largest_free = min(segment_largest_free(&pool.segment), out.free)       # without growing
+    out.largest_free = segment_largest_free(&pool.segment)
     for tier in range(TIER_SLAB, TIERS):
         out.tier[tier] = segment_tally(&pool.segment, tier)
     memcpy(out.upstream, pool.upstream, sizeof(out.upstream))

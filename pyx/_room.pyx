@@ -9,7 +9,7 @@ from cuda_pool._bits cimport log2_floor, round_down, round_up
 from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_free_below, buddy_largest
 from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
 from cuda_pool._owner cimport LEGACY, NOBODY, owners_has
-from cuda_pool._pages cimport pages_counted, pages_first, pages_t
+from cuda_pool._pages cimport pages_counted, pages_first, pages_next, pages_t
 from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_boundary_moves, segment_t
 from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
 
@@ -18,7 +18,7 @@ cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
 
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil:
     """Return the largest request that would succeed at alignment MID_UNIT once all pending work is done."""
-    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else segment_largest_paged(segment), size
+    cdef size_t largest = largest_of_all(segment) if segment.pages.shift == 0 else segment_largest_there(segment), size
     cdef int owner, index
     for owner in range(segment.slabs.owners):
         if owners_has(&segment.captures, <owner_t>owner):
@@ -75,9 +75,17 @@ cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t
     return run[0] != 0
 
 
-cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
+cdef size_t segment_largest_there(const segment_t* segment) noexcept nogil:
     """Return what can be served once all pages that no block touches are where they are needed."""
-    cdef size_t available = pages_available(segment), largest = 0, start, run
+    return largest_with(segment, pages_there(segment))
+
+
+cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
+    return largest_with(segment, pages_there(segment) + segment.pages.most - segment.pages.created)
+
+
+cdef size_t largest_with(const segment_t* segment, size_t available) noexcept nogil:
+    cdef size_t largest = 0, start, run
     cdef uint32_t at = NO_MID
     while next_run(segment, &at, &start, &run):
         largest = max(largest, paged_part(segment, start, run, available))
@@ -86,10 +94,9 @@ cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil:
     return largest if largest >= segment.granule else 0
 
 
-cdef size_t pages_available(const segment_t* segment) noexcept nogil:
-    """Pages with memory in runs that no block touches, and those that may be had besides."""
-    cdef const pages_t* pages = &segment.pages
-    cdef size_t available = pages.spares + pages.most - pages.created, start, run
+cdef size_t pages_there(const segment_t* segment) noexcept nogil:
+    """Pages with memory in runs that no block touches, and spare memory."""
+    cdef size_t available = segment.pages.spares, start, run
     cdef uint32_t at = NO_MID, unit = 0, units
     while next_run(segment, &at, &start, &run):
         available += pages_within(segment, start, run)
@@ -110,14 +117,20 @@ cdef size_t pages_within(const segment_t* segment, size_t start, size_t run) noe
 
 
 cdef size_t paged_part(const segment_t* segment, size_t start, size_t run, size_t available) noexcept nogil:
-    """Bytes at the high end of a run that its shared page there and the available pages hold, or its shared page at the
-    low end.
+    """Bytes at the high end of a run that its shared page there and the available pages hold; or those at the low end
+    whose pages are there.
     """
     cdef size_t page = <size_t>1 << segment.pages.shift
     cdef size_t low = round_up(start, page), high = round_down(start + run, page)
     if low >= high or high - low <= available << segment.pages.shift:
         return run
-    return max(start + run - high + (available << segment.pages.shift), low - start)
+    return max(start + run - high + (available << segment.pages.shift), ready_part(&segment.pages, start, high))
+
+
+cdef inline size_t ready_part(const pages_t* pages, size_t start, size_t end) noexcept nogil:
+    """Bytes from `start` on that can be used as they are."""
+    cdef size_t ready = <size_t>pages_next(pages.ready, pages_first(pages, start), pages_first(pages, end), False)
+    return max(ready << pages.shift, start) - start
 
 
 cdef size_t longest_in_buddy(const segment_t* segment) noexcept nogil:

@@ -15,7 +15,7 @@ from cuda_pool._owner cimport OWNERS
 from cuda_pool._pool cimport pool_t
 from cuda_pool._region cimport region_t
 from cuda_pool._room cimport segment_largest_free
-from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB, segment_total
+from cuda_pool._segment cimport TIER_BUDDY, TIER_MID, TIER_SLAB
 from cuda_pool._status cimport STATUS_HOST_MEMORY, STATUS_OK
 
 from cuda_pool.snapshot import STATES, Block, Segment, Snapshot, Stream
@@ -76,15 +76,9 @@ cdef int picture_take(pool_t* pool, picture_t* picture) noexcept nogil:
     picture.capacity = pool.capacity
     picture.reserved = pool.reserved
     picture.spare = <size_t>(pool.segment.pages.created - pool.segment.pages.ready_count) << pool.segment.pages.shift
-    picture.largest_free = min(segment_largest_free(&pool.segment), free_bytes(pool))      # without growing
+    picture.largest_free = segment_largest_free(&pool.segment)
     leave(pool)
     return status
-
-
-cdef size_t free_bytes(const pool_t* pool) noexcept nogil:
-    """Bytes that the pool holds and that are not in use."""
-    cdef size_t held = pool.segment.size if pool.segment.pages.shift == 0 else pool.reserved
-    return held - segment_total(&pool.segment).used
 
 
 cdef bint regions_copy(const pool_t* pool, picture_t* picture) noexcept nogil:

@@ -14,7 +14,7 @@ import cuda_pool as cp
 from cuda_pool import sim
 from cuda_pool.errors import CudaError
 
-from .models import POOLS, REUSE, CheckedPool, comparable, effort
+from .models import POOLS, REUSE, VIRTUAL_POOLS, CheckedPool, comparable, effort
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -195,6 +195,74 @@ def test_pages_are_moved_ahead_of_the_request(make_device):
                    for value, ptr in list(enumerate(blocks))[1::2])
 
 
+def paging_calls(device):
+    return sum(count for name, count in device.calls.items() if name.startswith("cuMem"))
+
+
+@pytest.mark.parametrize("capacity", ["2MiB", "128MiB"])
+@pytest.mark.parametrize("nbytes", [64 * MIB, 32 * MIB, 5 * MIB, 2 * MIB, 300 * KIB])
+def test_pages_of_a_pool_that_grows_go_where_requests_do(make_device, capacity, nbytes):
+    """Not to the start of a place as large as all that it may grow to."""
+    device = make_device("1GiB", lazy=True)
+    with CheckedPool(capacity, device=device, backing="virtual", growth="dynamic", max_capacity="1GiB") as pool:
+        for ptr in [pool.alloc(2 * MIB) for _ in range(64)][::2]:
+            pool.free(ptr)
+        report = pool.defragment()
+        assert report.before.largest_free == report.after.largest_free == report.after.free == 64 * MIB
+        assert report.after.external_fragmentation == 0
+        device.clear_log()
+        for _ in range(64 * MIB // nbytes):
+            pool.alloc(nbytes)
+        assert paging_calls(device) == 0 and pool.stats().reserved == 128 * MIB
+
+
+def test_pages_go_to_a_place_that_has_enough_with_them(make_device):
+    """That is not always the one that lacks the fewest: another shares a page with what is used beside it."""
+    device = make_device("1MiB", granularity="4KiB")
+    with CheckedPool("64KiB", device=device, backing="virtual", slab_max=0) as pool:
+        blocks = [pool.alloc(nbytes * KIB) for nbytes in (8, 8, 8, 12)]
+        pool.free(blocks[2])
+        for nbytes in (10, 20):
+            pool.alloc(nbytes * KIB)
+        assert pool.defragment().completed
+        device.clear_log()
+        pool.alloc(pool.stats().largest_free)
+        assert paging_calls(device) == 0
+
+
+def test_pages_go_to_the_buddy_tier_where_the_mid_tier_has_no_room(make_device):
+    """Nor do any move as long as the largest request has a place, in whichever tier."""
+    device = make_device("4MiB", granularity="4KiB", lazy=True)
+    with CheckedPool("4MiB", device=device, backing="virtual", mid_max="64KiB", slab_max=0) as pool:
+        assert pool.defragment().pages_moved == 0
+        for _ in range(8):          # the 16 MiB of addresses
+            pool.alloc(256, alignment=2 * MIB)
+        report = pool.defragment()
+        assert report.completed and report.pages_moved > 0 and report.after.largest_free > 3 * MIB
+        device.clear_log()
+        ptr = pool.alloc(report.after.largest_free)
+        assert paging_calls(device) == 0
+        assert next(block for block in pool.snapshot().blocks if block.address == ptr).tier == "buddy"
+        pool.free(ptr)
+        assert pool.defragment().pages_moved == 0
+
+
+def test_pages_do_not_move_during_a_capture_of_another_pool(make_device):
+    device = make_device("64MiB")
+    with cp.Pool("32MiB", device=device, backing="virtual") as pool, cp.Pool("1MiB", device=device) as other:
+        stream = device.stream()
+        for ptr in [pool.alloc(2 * MIB) for _ in range(16)][::2]:
+            pool.free(ptr)
+        with other.capture(stream) as graph:
+            stream.begin_capture()
+            report = pool.defragment()
+            assert report.pages_moved == 0 and not report.completed
+            stream.end_capture().release()
+        graph.release()
+        report = pool.defragment()
+        assert report.pages_moved > 0 and report.completed
+
+
 def test_pages_are_moved_64_at_a_time(make_device):
     """Who needs a driver call waits for one step: `slow` is free between two."""
     device = make_device("1GiB", lazy=True)
@@ -284,6 +352,39 @@ def test_others_allocate_while_pages_move(make_device):
         assert not faults
         pool.check()
         assert pool.stats().free == 128 * MIB and pool.defragment().after.largest_free == 128 * MIB
+
+
+@pytest.mark.threads
+def test_a_pass_ends_though_another_thread_undoes_it(make_device):
+    """It moves no more than all pages there are, and the last step: here each step finds another largest place."""
+    device, pages = make_device("8MiB", granularity="4KiB", lazy=True), 2048
+    with cp.Pool("8MiB", device=device, backing="virtual") as pool:
+        device.delay("cuMemSetAccess", 0.001)
+        over, reports = threading.Event(), []
+
+        def undo():
+            """Divide what is gathered, and join it again, after each step."""
+            while not over.is_set() and device.calls["cuMemMap"] < 4 * pages:
+                ptr = pool.alloc(4 * KIB, alignment=4 * MIB)
+                wait_for_step()
+                pool.free(ptr)
+                wait_for_step()
+
+        def wait_for_step():
+            before = device.calls["cuMemMap"]
+            while not over.is_set() and device.calls["cuMemMap"] == before:
+                time.sleep(0.0001)
+
+        thread = threading.Thread(target=undo)
+        thread.start()
+        while device.calls["cuMemMap"] < 3 * pages and len(reports) < 1000:
+            reports.append(pool.defragment())
+        over.set()
+        thread.join()
+        assert all(report.pages_moved <= pages + 64 for report in reports)
+        assert all(report.completed for report in reports if report.pages_moved <= pages)
+        assert pool.defragment().completed
+        pool.check()
 
 
 def test_an_empty_pool(make_pool):
@@ -806,5 +907,45 @@ def test_programs_do_not_race_and_keep_their_data(reuse, by_itself):
         with sim.Device("32MiB", seed=seed) as device:
             with cp.Pool(capacity, device=device, reuse=reuse, **more, **by_itself) as pool:
                 Program(device, pool, kinds).run(steps)
+
+    try_one()
+
+
+VIRTUAL_GROWING = {
+    "grows": ("64KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "3MiB"}),
+    "grows_and_shrinks": ("4KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "2MiB", "release_threshold": "64KiB"}),
+    "grows_textbook": ("512KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "3MiB", "mid_max": "100KiB"}),
+}
+
+
+class PagesProgram(Program):
+    """The same where pages move: after a pass the largest request needs no driver call and no growth."""
+
+    def defragment(self, step, lane):
+        super().defragment(step, lane)
+        report, stats = self.pool.defragment(), self.pool.stats()
+        assert report.completed and report.pages_moved == 0
+        assert report.after.largest_free == stats.largest_free <= stats.free
+        if stats.largest_free:
+            calls = paging_calls(self.device)
+            ptr = self.pool.alloc(stats.largest_free, lane.name)
+            assert paging_calls(self.device) == calls and self.pool.stats().reserved == stats.reserved
+            lane.stream.write(ptr, stats.largest_free, 9, step.ticks)
+            self.others.append((ptr, lane))
+            if step.flag:
+                self.release(step._replace(block=len(self.others) - 1), lane)
+
+
+@pytest.mark.parametrize("by_itself", [{}, {"defrag_interval": 3}], ids=str)
+def test_programs_on_pages_that_move(by_itself):
+    @effort(60)
+    @given(steps=STEPS, name=st.sampled_from(sorted(VIRTUAL_POOLS) + sorted(VIRTUAL_GROWING)),
+           seed=st.sampled_from([None, 0, 1, 2, 3]), reuse=st.sampled_from(REUSE),
+           kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=4).map(distinct))
+    def try_one(steps, name, seed, reuse, kinds):
+        capacity, more = {**VIRTUAL_POOLS, **VIRTUAL_GROWING}[name]
+        with sim.Device("8MiB", seed=seed, granularity="4KiB") as device:
+            with cp.Pool(capacity, device=device, reuse=reuse, **more, **by_itself) as pool:
+                PagesProgram(device, pool, kinds).run(steps)
 
     try_one()

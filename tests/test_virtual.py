@@ -260,6 +260,35 @@ def test_pages_are_got_as_they_are_needed(device, growing):
     assert all(growing.owns(ptr) for ptr in blocks)
 
 
+def test_the_largest_request_does_without_growing(make_device):
+    """Two pages are half used at places apart: what is free in one of them is not beside the rest."""
+    device = make_device("4MiB", granularity="4KiB")
+    with CheckedPool("64KiB", device=device, backing="virtual", growth="dynamic", max_capacity="1MiB",
+                     slab_max=0) as pool:
+        blocks = [pool.alloc(nbytes) for nbytes in (2048, 2048, 4096, 2048, 2048)]
+        pool.free(blocks[0])
+        pool.free(blocks[4])
+        stats, report = pool.stats(), pool.defragment()
+        assert stats.largest_free == report.before.largest_free == report.after.largest_free == stats.free - 2048
+        assert pool.snapshot().largest_free == stats.largest_free
+        pool.alloc(stats.largest_free)
+        assert pool.stats().reserved == stats.reserved
+
+
+def test_what_is_there_at_the_low_end_of_a_free_block_counts(make_device):
+    """Beside it there are addresses without memory, so its size is neither that of the block nor of whole pages."""
+    device = make_device("1MiB", granularity="4KiB")
+    with CheckedPool("64KiB", device=device, backing="virtual", slab_max=0) as pool:
+        blocks = [pool.alloc(20_480), pool.alloc(6144)]
+        pool.free(blocks[0])
+        pool.alloc(pool.stats().largest_free)
+        pool.free(blocks[1])
+        largest = pool.stats().largest_free
+        with pytest.raises(cp.OutOfMemoryError):
+            pool.alloc(largest + 256)
+        assert pool.alloc(largest)
+
+
 def test_case_05_eight_blocks_of_8_mib(make_device):
     with CheckedPool(1_000_000, device=make_device("64MiB"), backing="virtual", growth="dynamic",
                      max_capacity="64MiB") as pool:
