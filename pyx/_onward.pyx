@@ -28,10 +28,11 @@ cdef int serve_at(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t st
 
 
 cdef int take_back_at(pool_t* pool, void* ptr, seat_t* seat) noexcept nogil:
-    cdef size_t offset = <size_t>ptr - pool.base
+    cdef size_t offset
     cdef uint32_t tag
     if seat == NULL:
         return take_back(pool, ptr)
+    offset = <size_t>ptr - pool.base
     if offset >= pool.first:
         return take_back_seated(pool, ptr, seat)
     tag = desk_tag(pool, offset)
