@@ -29,7 +29,7 @@ cdef extern from * nogil:
     void** place_in_table "cuda_pool_seat_place"(uint32_t)
 
 cdef enum:
-    TAG_SLABS_SHIFT = 5             # a slab's record is 1 << TAG_SLABS_SHIFT times its tag, less the tier, from the first
+    TAG_SLABS_SHIFT = 5             # a slab's record is 1 << this times its tag, less the tier, from the first
 
 
 cdef inline seat_t** front_place(uint32_t place) noexcept nogil:

@@ -32,7 +32,8 @@ cdef void happenings_note(happenings_t* happenings, happening_kind_t kind, size_
 cdef void happenings_refuse(happenings_t* happenings, size_t nbytes) noexcept nogil
 # Take the oldest one that is the calling thread's or nobody's; False if there is none.
 cdef bint happenings_take(happenings_t* happenings, happening_t* taken) noexcept nogil
-# Let the calling thread come for what it does from now on (1), or not (0), or let that not be kept (-1); what was before.
+# Let the calling thread come for what it does from now on (1), or not (0), or let that not be kept (-1); what was
+# before.
 cdef int happenings_attend(int attends) noexcept nogil
 # Wait until something was kept for whoever comes; and let a thread that waits look.
 cdef void happenings_wait() noexcept nogil

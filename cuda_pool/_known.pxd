@@ -38,7 +38,9 @@ cdef inline owner_t known_locked(pool_t* pool, const stream_ref_t* stream) noexc
 
 cdef inline bint is_sure(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:
     """Is the record that of the stream that was named, and not of an earlier one with the same handle?"""
-    return owner == LEGACY or owner != NOBODY and (stream.owner != NOBODY or not can_be_another(&pool.order.stream[owner]))
+    if owner == LEGACY:
+        return True
+    return owner != NOBODY and (stream.owner != NOBODY or not can_be_another(&pool.order.stream[owner]))
 
 
 cdef inline bint may_reuse(const pool_t* pool, owner_t owner, const stream_ref_t* stream) noexcept nogil:

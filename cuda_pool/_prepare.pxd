@@ -5,7 +5,8 @@ from cuda_pool._segment cimport segment_t
 
 # All locks of the pool are held, but perhaps that of the heap of a stream that nobody can name yet.
 
-# Make room in the tables for a stream, which is expected to need what the plan says of the next one, if there is a plan.
+# Make room in the tables for a stream, which is expected to need what the plan says of the next one, if there is a
+# plan.
 cdef void segment_admit_stream(segment_t* segment, owner_t owner) noexcept nogil
 # Make slabs ready until the owner's class has `slots` of them, as far as there is room, and half of the segment is not
 # ready slabs; False where that ended it.

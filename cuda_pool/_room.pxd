@@ -8,7 +8,7 @@ from cuda_pool._segment cimport segment_t
 cdef size_t segment_largest_free(const segment_t* segment) noexcept nogil
 # Bytes of the largest request that the mid or the buddy tier would serve from the owner's and nobody's memory.
 cdef size_t segment_largest_run(const segment_t* segment, owner_t owner) noexcept nogil
-# The same where pages move, slots aside: with all pages that no block touches where they are needed; and with those, too,
-# by which the segment may grow.
+# The same where pages move, slots aside: with all pages that no block touches where they are needed; and with those,
+# too, by which the segment may grow.
 cdef size_t segment_largest_there(const segment_t* segment) noexcept nogil
 cdef size_t segment_largest_paged(const segment_t* segment) noexcept nogil

@@ -95,8 +95,8 @@ ctypedef struct seat_t:
 cdef seat_t* seat_make(void* pool, seat_t** place) noexcept nogil
 # The calling thread's seat at a pool, if it has one that is not found at once; it is found from now on.
 cdef seat_t* seat_find(void* pool, seat_t** place) noexcept nogil
-# Where the calling thread finds its seat at a pool with that place, or another one. _calls says how: the table has to be
-# in the module where most look at it.
+# Where the calling thread finds its seat at a pool with that place, or another one. _calls says how: the table has to
+# be in the module where most look at it.
 cdef seat_t** seat_place(uint32_t place) noexcept nogil
 cdef void seats_are_found_by(seat_t** (*find)(uint32_t) noexcept nogil) noexcept nogil
 # The pool lets go of a seat.

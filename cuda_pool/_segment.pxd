@@ -56,8 +56,8 @@ ctypedef struct place_t:
     uint32_t movable                # number of the record of a movable block, or 0; not said of slots
 
 # The buddy tier grows from the low end and owns [0, mid.start); the mid tier owns [mid.start, span) and takes units
-# from the buddy tier's upper end; on virtual memory the boundary stays where it was at first. Slabs are blocks of the mid
-# tier; when that cannot grow, of the buddy tier.
+# from the buddy tier's upper end; on virtual memory the boundary stays where it was at first. Slabs are blocks of the
+# mid tier; when that cannot grow, of the buddy tier.
 # Invariants, asserted by segment_check():
 #   buddy.used units == live and held runs + slabs in runs + units above mid.start + buddy_paging
 #   mid.used == live and held mid blocks + slabs in mid blocks + gaps + mid_paging;  size + gaps == span

@@ -6,9 +6,9 @@ from cuda_pool._owner cimport owner_t
 from cuda_pool._seat cimport seat_t
 from cuda_pool._state cimport pool_t
 
-# What is left of the calls in _calls when the shortest path is not enough: for a reference to a stream; for a handle, from
-# where the thread has no seat; a slot or a block at the seat at which it still is; where that did not serve it; a block
-# that no cache could serve; and without a driver call.
+# What is left of the calls in _calls when the shortest path is not enough: for a reference to a stream; for a handle,
+# from where the thread has no seat; a slot or a block at the seat at which it still is; where that did not serve it; a
+# block that no cache could serve; and without a driver call.
 cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil
 cdef int serve_on(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil
 cdef int serve_slot(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr,

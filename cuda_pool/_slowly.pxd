@@ -16,8 +16,8 @@ cdef int alloc_slowly(pool_t* pool, size_t nbytes, size_t alignment, const strea
                       void** ptr) noexcept nogil
 cdef int free_async_slowly(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 cdef int record_use_slowly(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
-# A block that is freed after a driver call stands on the list `leaving` meanwhile, between these two; and is overwritten
-# with zeros in a stream's order, without that call.
+# A block that is freed after a driver call stands on the list `leaving` meanwhile, between these two; and is
+# overwritten with zeros in a stream's order, without that call.
 cdef int zero_in_order(pool_t* pool, const leaving_t* block, owner_t owner, cudaStream_t stream) noexcept nogil
 cdef int leaving_begin(pool_t* pool, void* ptr, leaving_t* block) noexcept nogil
 cdef int leaving_end(pool_t* pool, leaving_t* block, int status, owner_t owner) noexcept nogil

@@ -94,8 +94,8 @@ ctypedef struct defrag_t:
 #   seats   of the threads: stopped, and then their caches are emptied
 #   heaps   one per owner, by rising index: guards the slabs of that owner, see slab_t
 # A new slab is made with `lock` and the heaps' locks, while the seats go on; none is unmade then.
-# The shortest paths are at a thread's own seat (_front.pxd), where it takes one heap's lock to fill or spill a cache; or
-# they hold `lock` alone (blocks of the two upper tiers). Whatever those read without `lock` or without their heap's
+# The shortest paths are at a thread's own seat (_front.pxd), where it takes one heap's lock to fill or spill a cache;
+# or they hold `lock` alone (blocks of the two upper tiers). Whatever those read without `lock` or without their heap's
 # lock changes only while all of them are held, by enter(): that is who is which stream, captures, recorded uses,
 # batches and `closed`. Words that may be read without any are written as in _relaxed.
 # Fields above `closed` are set once, by pool_open(), but for those of the regions, which come and go with all locks

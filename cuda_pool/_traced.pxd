@@ -26,8 +26,8 @@ cdef int traced_try_alloc(pool_t* pool, size_t nbytes, size_t alignment, const s
 cdef int traced_try_free(pool_t* pool, void* ptr) noexcept nogil
 cdef int traced_try_free_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil
 
-# Notes, for movable blocks, whose calls are made in _pin. Enter for one note; where there is no recording, the tracer is
-# NULL, which the others take for nothing to be done. traced_try_enter: False where the ring is full.
+# Notes, for movable blocks, whose calls are made in _pin. Enter for one note; where there is no recording, the tracer
+# is NULL, which the others take for nothing to be done. traced_try_enter: False where the ring is full.
 cdef void traced_enter(pool_t* pool, tracer_t** tracer) noexcept nogil
 cdef bint traced_try_enter(pool_t* pool, tracer_t** tracer) noexcept nogil
 # An allocation ended with a status. A key of 0 is no block.

@@ -60,6 +60,7 @@ cdef void count_movable(census_t* census, const pool_t* pool, size_t handle) noe
 cdef inline uint64_t stream_of(const pool_t* pool, owner_t owner) noexcept nogil:
     """The number of a stream in a trace; none for what nobody in particular has."""
     cdef const stream_t* stream = &pool.order.stream[owner]
+    cdef uint64_t handle = <uintptr_t>stream.handle
     if owner == NOBODY:
         return NO_STREAM
-    return THREAD_STREAM + stream.id if <uintptr_t>stream.handle == THREAD_HANDLE else <uint64_t><uintptr_t>stream.handle
+    return THREAD_STREAM + stream.id if handle == THREAD_HANDLE else handle

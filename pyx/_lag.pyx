@@ -248,7 +248,7 @@ cdef int status_of(cudaError_t code) noexcept nogil:
 
 
 cdef void homes_find(lagged_t* self) noexcept nogil:
-    """A block is allocated once: by an event, or before the first one for the stream that is named, or that frees it."""
+    """A block is allocated once: by an event, or before the first one, for the stream named or the one that frees it."""
     cdef const trace_t* trace = self.replay.trace
     cdef const event_t* event
     cdef size_t i

@@ -68,7 +68,8 @@ cdef bint read_runs(pool_t* pool, plan_t* plan, cursor_t* cursor, size_t* kept) 
         movable = segment.tag[(<size_t>at << segment.min_block_shift) >> segment.granule_shift] >> TAG_INDEX_SHIFT
         cursor.unit = at + units
         looked += 1
-        if 0 < segment.buddy.state[at] < BUDDY_LIVE and not owners_has(&segment.captures, segment.buddy.entry[at].owner):
+        if (0 < segment.buddy.state[at] < BUDDY_LIVE
+                and not owners_has(&segment.captures, segment.buddy.entry[at].owner)):
             continue
         if segment.buddy.state[at] != BUDDY_LIVE or not note_movable(pool, plan, movable, at << shift, units << shift,
                                                                      kept):

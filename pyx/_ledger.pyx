@@ -1,4 +1,4 @@
-"""The live blocks of a recorded program, in a table that is probed linearly (Knuth, vol. 3, 6.4, algorithms L and R)."""
+"""The live blocks of a recorded program, in a table with linear probing (Knuth, vol. 3, 6.4, algorithms L and R)."""
 
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free

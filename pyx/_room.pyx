@@ -10,7 +10,8 @@ from cuda_pool._buddy cimport BUDDY_HELD, BUDDY_LIVE, buddy_free_above, buddy_fr
 from cuda_pool._mid cimport MID_FREE, MID_HELD, MID_SLAB, MID_UNIT, NO_MID, mid_block_t, mid_edge, mid_largest
 from cuda_pool._owner cimport LEGACY, NOBODY, owners_has
 from cuda_pool._pages cimport pages_counted, pages_first, pages_next, pages_t
-from cuda_pool._segment cimport TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_boundary_moves, segment_t
+from cuda_pool._segment cimport (
+    TAG_INDEX_SHIFT, TAG_TIER, TIER_SLAB, segment_boundary, segment_boundary_moves, segment_t)
 from cuda_pool._slab cimport NO_SLAB, slab_t, slabs_available, slabs_empty, slabs_of, slabs_ready
 
 cdef const uint32_t BEHIND = <uint32_t>-1       # behind the last block
@@ -48,7 +49,7 @@ cdef size_t longest_in_mid(const segment_t* segment) noexcept nogil:
 
 
 cdef bint next_run(const segment_t* segment, uint32_t* at, size_t* start, size_t* run) noexcept nogil:
-    """Find the next run of bytes that are free, held or in empty slabs, in the mid tier; the first with what is below it.
+    """Find the next run of bytes that are free, held or in empty slabs, in the mid tier; the first with what is below.
 
     `at` is the block behind the one before, NO_MID at first; False where there is none.
     """

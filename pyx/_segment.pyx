@@ -40,7 +40,7 @@ cdef enum:
     TAG_COLOUR = 39
     GAP_SHARE = 64                  # of the capacity: gaps below pages that a block starts with
     PAGE_ALIGN = 13                 # log2(REGION_PAGE / MID_UNIT)
-    BLOCKS_PER_GRANULE = 8          # live ones start in different granules, with free ones of several owners between them
+    BLOCKS_PER_GRANULE = 8          # live ones start in different granules, free ones of several owners between
     TAKEOVER_CANDIDATES = 16        # slabs of another owner that are looked at
 
 
@@ -81,8 +81,8 @@ cdef int segment_init(segment_t* segment, size_t address, size_t size, const set
 
 
 cdef bint init_pages(segment_t* segment, const settings_t* settings) noexcept nogil:
-    """Put pages under the tiers, and the boundary where it stays: a mid tier that serves every request has all addresses,
-    any other the upper half.
+    """Put pages under the tiers, and the boundary where it stays: a mid tier that serves every request has all
+    addresses, any other the upper half.
     """
     cdef size_t nbytes = <size_t>settings.pages_most << settings.page_shift
     cdef size_t units = segment.buddy.size if settings.mid_max >= nbytes else segment.buddy.size // 2

@@ -75,7 +75,8 @@ cdef int serve_elsewhere(pool_t* pool, size_t nbytes, size_t alignment, const st
     return finish_alloc(pool, nbytes, alignment, stream, ptr, try_serve_without(pool, nbytes, alignment, stream, ptr))
 
 
-cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
+cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
+                   void** ptr) noexcept nogil:
     """Serve a request at the thread's seat after all, or else with the locks that it takes."""
     ptr[0] = NULL
     if not is_power_of_two(alignment):
