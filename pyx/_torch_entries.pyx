@@ -10,9 +10,12 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from libc.stdint cimport UINT64_MAX, uint64_t
 
+import functools
+
 from cuda_pool._trace cimport BYTES_MAX
 from cuda_pool._unpickle cimport DICT_EMPTY, DICT_ITEM, DICT_ITEMS, PlainUnpickler
 
+from cuda_pool._pickle_window import pieces_of
 from cuda_pool.torch_format import ACTIONS, BLOCK_ACTIONS, OTHER_ACTIONS, Entry
 
 cdef extern from "Python.h":
@@ -135,8 +138,8 @@ cdef class SnapshotUnpickler(PlainUnpickler):
 
 
 def loads(text not None):
-    """Return what the pickle of a snapshot holds; see `SnapshotUnpickler`."""
-    return SnapshotUnpickler(text).load()
+    """Return what the pickle of a snapshot in memory holds; see `SnapshotUnpickler`."""
+    return SnapshotUnpickler(functools.partial(pieces_of, text)).load()
 
 
 cdef bint entry_read(PyObject* found, entry_t* entry) except -1:

@@ -7,7 +7,7 @@ device a trace of what happened, of which the beginning may be missing.
 
 from dataclasses import dataclass
 
-from .._torch_entries import Entries, loads
+from .._torch_entries import Entries, SnapshotUnpickler
 from .._trace import LIVE
 from .._trace_torch import EntryTaker, untouched
 from ..errors import TraceError
@@ -41,13 +41,13 @@ class Snapshot:
     entries: Entries
 
 
-def parse_snapshot(text, device=None):
+def parse_snapshot(pieces, device=None):
     """Read a snapshot.
 
     Parameters
     ----------
-    text : bytes-like
-        The pickle.
+    pieces : callable
+        Returns an iterable of bytes-like objects, the pickle from its beginning; it is called twice.
     device : int, optional
         Whose trace is read; by default the device with the longest trace, or else with most memory.
 
@@ -62,13 +62,14 @@ def parse_snapshot(text, device=None):
     ValueError
         There is nothing of that device in the snapshot.
     """
-    top = loads(text)
+    unpickler = SnapshotUnpickler(pieces)
+    top = unpickler.load()
     if type(top) is list:               # the oldest variant: nothing but the segments
         top = {"segments": top}
     if type(top) is not dict or "segments" not in top:
         raise TraceError(None, f"{_kind(top)} without segments is no snapshot: expected a dict with 'segments'",
                          "snapshot")
-    segments = _segments(top["segments"], len(text))
+    segments = _segments(top["segments"], unpickler.length)
     traces = _list(top.get("device_traces", []), "device_traces")
     if len(traces) > DEVICES_MAX:
         raise TraceError(None, f"{len(traces)} devices: expected at most {DEVICES_MAX}", "device_traces")

@@ -1,0 +1,10 @@
+from collections.abc import Iterable, Iterator
+
+from typing_extensions import Buffer, Self
+
+PIECE: int
+
+class Window:
+    def __new__(cls, pieces: Iterable[Buffer], length: int) -> Self: ...
+
+def pieces_of(text: Buffer, size: int = ...) -> Iterator[memoryview]: ...
