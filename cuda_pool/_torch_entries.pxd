@@ -14,6 +14,9 @@ cdef enum action_t:         # those that are about a block, and one that is coun
     ACTION_FREE_COMPLETED = 2
     ACTION_OOM = 8
 
+cdef enum:
+    ENTRIES_ROOM = 4        # entries, at first: a pickle may have any number of lists with one
+
 cdef class Entries:
     cdef entry_t* items
     cdef size_t count, room
@@ -21,3 +24,6 @@ cdef class Entries:
     cdef int add(self, const entry_t* entry) except -1
     cdef int grow(self) except -1
     cdef object entry(self, size_t index)
+
+# Take the numbers of an entry out of a dict; False if it lacks one that an entry needs, or has one out of range.
+cdef bint entry_read(dict fields, entry_t* entry) except -1

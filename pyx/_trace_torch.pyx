@@ -73,16 +73,6 @@ cdef class EntryTaker:
         self.builder.refuse_fault()
 
 
-def untouched(Entries entries not None, addresses):
-    """Return which of the addresses no entry is about that allocates or frees; a set."""
-    cdef size_t i
-    left = set(addresses)
-    for i in range(entries.count if left else 0):
-        if entries.items[i].action <= ACTION_FREE_COMPLETED:
-            left.discard(entries.items[i].addr)
-    return left
-
-
 cdef void places_take(places_t* places, builder_t* builder, const entry_t* entries, size_t count) noexcept nogil:
     """Take entries over until there is a fault, which the builder has then."""
     cdef size_t i

@@ -30,7 +30,7 @@ from cuda_pool.errors import TraceError
 from cuda_pool.sizes import shown
 
 MEMORY_MIN = 64 << 20       # bytes of Python objects that any pickle may make
-MEMORY_PER_BYTE = 24        # and for each of its own bytes; the segments of a snapshot take 16, its entries 5
+MEMORY_PER_BYTE = 24        # and for each of its own bytes; a snapshot takes 5, and segments that cannot be packed 16
 DIGITS_MAX = 40             # of a number in text
 KEY_MAX = 1 << 63           # integers that are keys of a dict; larger ones can be made to share a hash
 

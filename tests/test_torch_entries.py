@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuda_pool._torch_entries import Entries, loads
+from cuda_pool._torch_entries import Entries
+from cuda_pool._torch_unpickle import loads
 from cuda_pool._trace import TraceBuilder
 from cuda_pool._trace_torch import EntryTaker
 from cuda_pool.errors import TraceError
