@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from cuda_pool._rows cimport rows_at, rows_t
+
 cdef enum:                  # index into torch_format.STATES
     STATE_ALLOCATED = 0
     STATE_PENDING = 1
@@ -24,15 +26,14 @@ ctypedef struct torch_segment_t:
     uint32_t device
     uint8_t kind            # index into torch_format.SEGMENT_TYPES
     uint8_t is_expandable
-    size_t count            # of blocks
-    torch_block_t* blocks
+    size_t first            # of its blocks, among those of all segments
+    size_t count
 
 # Blocks side by side, before it is known of which segment.
 #   held[state] == sum of the sizes of blocks in that state; all of them <= BYTES_MAX
 #   address is that of the first one, if the file has it
 cdef class Blocks:
-    cdef torch_block_t* items
-    cdef size_t count, room
+    cdef rows_t rows        # of torch_block_t
     cdef uint64_t[STATE_COUNT] held
     cdef uint64_t address
     cdef bint has_address
@@ -41,17 +42,23 @@ cdef class Blocks:
     cdef bint take(self, dict fields) except -1
     cdef bint follows(self, dict fields, const torch_block_t* block) except -1
     cdef uint64_t total(self) noexcept
-    cdef int give(self, torch_segment_t* segment) except -1
-    cdef int resize(self, size_t room) except -1
-    cdef int add(self, const torch_block_t* block) except -1
 
+# The blocks of a segment lie behind those of the one before: segments[i + 1].first == segments[i].first + its count.
 cdef class Segments:
-    cdef torch_segment_t* items
-    cdef size_t count, room
+    cdef rows_t rows        # of torch_segment_t
+    cdef rows_t blocks      # of torch_block_t
 
     # Take a segment and its blocks out of a dict over; False, with nothing changed, if it is none, or one that does
     # not agree with its blocks, or has blocks that others may ask for too.
     cdef bint take(self, dict fields) except -1
-    cdef int reserve(self) except -1
-    cdef void store(self, const torch_segment_t* segment) noexcept
+    cdef int add(self, const torch_segment_t* segment) except -1
+    cdef size_t number(self, const torch_segment_t* segment) noexcept
     cdef object segment(self, size_t index)
+
+
+cdef inline torch_segment_t* segment_at(const rows_t* segments, size_t index) noexcept nogil:
+    return <torch_segment_t*>rows_at(segments, index)
+
+
+cdef inline torch_block_t* block_at(const rows_t* blocks, size_t index) noexcept nogil:
+    return <torch_block_t*>rows_at(blocks, index)

@@ -4,9 +4,9 @@ A trace has millions of entries, each a dict with stack frames of its own.
 """
 
 from cpython.dict cimport PyDict_GetItem
-from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport UINT64_MAX, uint64_t
 
+from cuda_pool._rows cimport rows_add, rows_release
 from cuda_pool._torch_fields cimport code_read, number_read
 from cuda_pool._trace cimport BYTES_MAX
 
@@ -22,28 +22,32 @@ assert ACTIONS[OTHERS:] == OTHER_ACTIONS
 cdef class Entries:
     """Entries of a trace, 32 bytes each: a sequence of `cuda_pool.torch_format.Entry`, which are made when asked for.
 
-    Two of them are equal if their entries are; so are a list and one of them. It is safe to read from several threads.
+    Two of them are equal if their entries are; so are a list and one of them. It is safe to read from several threads,
+    until an `EntryTaker` takes the entries over.
     """
 
+    def __cinit__(self):
+        self.rows.width = sizeof(entry_t)
+
     def __dealloc__(self):
-        PyMem_RawFree(self.items)
+        rows_release(&self.rows)
 
     def __len__(self):
-        return self.count
+        return self.rows.count
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            return [self.entry(i) for i in range(*index.indices(self.count))]
+            return [self.entry(i) for i in range(*index.indices(self.rows.count))]
         cdef Py_ssize_t i = index
         if i < 0:
-            i += self.count
-        if not 0 <= i < <Py_ssize_t>self.count:
-            raise IndexError(f"there are {self.count} entries, and none at {index}")
+            i += self.rows.count
+        if not 0 <= i < <Py_ssize_t>self.rows.count:
+            raise IndexError(f"there are {self.rows.count} entries, and none at {index}")
         return self.entry(i)
 
     def __iter__(self):
         cdef size_t i
-        for i in range(self.count):
+        for i in range(self.rows.count):
             yield self.entry(i)
 
     def __eq__(self, other):
@@ -61,35 +65,26 @@ cdef class Entries:
     def extend(self, Entries other not None):
         """Add all entries of another trace."""
         cdef size_t i
-        for i in range(other.count):
-            self.add(&other.items[i])
+        for i in range(other.rows.count):
+            self.add(entry_at(&other.rows, i))
 
     def tally(self, str action not None):
         """Return how many entries have an action."""
         cdef size_t i, found = 0
         cdef int code = CODES[action]
-        for i in range(self.count):
-            found += self.items[i].action == code
+        for i in range(self.rows.count):
+            found += entry_at(&self.rows, i).action == code
         return found
 
     cdef int add(self, const entry_t* entry) except -1:
-        if self.count == self.room:
-            self.grow()
-        self.items[self.count] = entry[0]
-        self.count += 1
-        return 0
-
-    cdef int grow(self) except -1:
-        cdef size_t room = 2 * self.room if self.room else ENTRIES_ROOM
-        cdef void* moved = PyMem_RawRealloc(self.items, room * sizeof(entry_t))
-        if moved == NULL:
-            raise MemoryError(f"no host memory for {self.count + 1} entries of a trace")
-        self.items = <entry_t*>moved
-        self.room = room
+        cdef entry_t* added = <entry_t*>rows_add(&self.rows)
+        if added == NULL:
+            raise MemoryError(f"no host memory for {self.rows.count + 1} entries of a trace")
+        added[0] = entry[0]
         return 0
 
     cdef object entry(self, size_t index):
-        cdef entry_t* found = &self.items[index]
+        cdef entry_t* found = entry_at(&self.rows, index)
         return Entry(ACTIONS[found.action], found.addr, found.size, found.stream)
 
 

@@ -2,12 +2,13 @@
 
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM
-from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from libc.stdint cimport UINT64_MAX, uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
+from cuda_pool._rows cimport rows_add, rows_pass, rows_release, rows_t
 from cuda_pool._torch_fields cimport code_read, number_read, number_take
 from cuda_pool._trace cimport BYTES_MAX
 
@@ -15,9 +16,6 @@ from cuda_pool.torch_format import ALLOCATED, DEVICES_MAX, INACTIVE, PENDING, SE
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* value)
-
-cdef enum:
-    SEGMENTS_ROOM = 4
 
 cdef dict CODES = {state: code for code, state in enumerate(STATES)}
 cdef dict TYPES = {name: code for code, name in enumerate(SEGMENT_TYPES)}
@@ -28,24 +26,29 @@ assert [CODES[state] for state in (ALLOCATED, PENDING, INACTIVE)] == [STATE_ALLO
 cdef class Blocks:
     """Blocks that lie side by side, 24 bytes each. What comes out is dicts as they were, without what nobody needs."""
 
+    def __cinit__(self):
+        self.rows.width = sizeof(torch_block_t)
+
     def __dealloc__(self):
-        PyMem_RawFree(self.items)
+        rows_release(&self.rows)
 
     def __len__(self):
-        return self.count
+        return self.rows.count
 
     def __iter__(self):
+        cdef const torch_block_t* block
         cdef size_t i
-        for i in range(self.count):
-            found = {"size": self.items[i].size, "requested_size": self.items[i].requested,
-                     "state": STATES[self.items[i].state]}
+        for i in range(self.rows.count):
+            block = block_at(&self.rows, i)
+            found = {"size": block.size, "requested_size": block.requested, "state": STATES[block.state]}
             yield {"address": self.address, **found} if i == 0 and self.has_address else found
 
     cdef bint take(self, dict fields) except -1:
         cdef torch_block_t block
         if not (block_read(fields, &block) and self.follows(fields, &block)):
             return False
-        self.add(&block)
+        block_add(&self.rows, &block)
+        self.held[block.state] += block.size
         return True
 
     cdef bint follows(self, dict fields, const torch_block_t* block) except -1:
@@ -57,7 +60,7 @@ cdef class Blocks:
             return True
         if not number_read(fields, "address", UINT64_MAX, False, &address):
             return False
-        if self.count == 0:
+        if self.rows.count == 0:
             self.address = address
             self.has_address = True
         return self.has_address and address == self.address + self.total()
@@ -65,59 +68,38 @@ cdef class Blocks:
     cdef uint64_t total(self) noexcept:
         return self.held[STATE_ALLOCATED] + self.held[STATE_PENDING] + self.held[STATE_INACTIVE]
 
-    cdef int give(self, torch_segment_t* segment) except -1:
-        """Become the blocks of a segment, and have none any more."""
-        self.resize(self.count)
-        segment.total = self.total()
-        segment.count = self.count
-        segment.blocks = self.items
-        self.items = NULL
-        self.count = self.room = 0
-        return 0
-
-    cdef int resize(self, size_t room) except -1:
-        self.items = <torch_block_t*>resized(self.items, room, sizeof(torch_block_t))
-        self.room = room
-        return 0
-
-    cdef int add(self, const torch_block_t* block) except -1:
-        if self.count == self.room:
-            self.resize(2 * self.room if self.room else 1)     # many segments have one
-        self.items[self.count] = block[0]
-        self.count += 1
-        self.held[block.state] += block.size
-        return 0
-
 
 cdef class Segments:
     """Segments with their blocks: a sequence of `cuda_pool.torch_format.Segment`, which are made when asked for.
 
     A segment takes 64 bytes, and each of its blocks 24. Two of them are equal if their segments are; so are a list and
-    one of them. It is safe to read from several threads.
+    one of them. It is safe to read from several threads, until `take_standing` takes the blocks over.
     """
 
+    def __cinit__(self):
+        self.rows.width = sizeof(torch_segment_t)
+        self.blocks.width = sizeof(torch_block_t)
+
     def __dealloc__(self):
-        cdef size_t i
-        for i in range(self.count):
-            PyMem_RawFree(self.items[i].blocks)
-        PyMem_RawFree(self.items)
+        rows_release(&self.rows)
+        rows_release(&self.blocks)
 
     def __len__(self):
-        return self.count
+        return self.rows.count
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            return [self.segment(i) for i in range(*index.indices(self.count))]
+            return [self.segment(i) for i in range(*index.indices(self.rows.count))]
         cdef Py_ssize_t i = index
         if i < 0:
-            i += self.count
-        if not 0 <= i < <Py_ssize_t>self.count:
-            raise IndexError(f"there are {self.count} segments, and none at {index}")
+            i += self.rows.count
+        if not 0 <= i < <Py_ssize_t>self.rows.count:
+            raise IndexError(f"there are {self.rows.count} segments, and none at {index}")
         return self.segment(i)
 
     def __iter__(self):
         cdef size_t i
-        for i in range(self.count):
+        for i in range(self.rows.count):
             yield self.segment(i)
 
     def __eq__(self, other):
@@ -130,48 +112,64 @@ cdef class Segments:
     def append(self, found not None):
         """Add a `cuda_pool.torch_format.Segment`, which was looked at."""
         cdef torch_segment_t segment
+        cdef torch_block_t block
         segment.address, segment.total, segment.stream = found.address, found.total_size, found.stream
         segment.pool[0], segment.pool[1] = found.pool_id
         segment.device, segment.kind = found.device, TYPES[found.segment_type]
-        segment.is_expandable, segment.count = found.is_expandable, len(found.blocks)
-        self.reserve()
-        segment.blocks = blocks_like(found.blocks)
-        self.store(&segment)
+        segment.is_expandable, segment.first = found.is_expandable, self.blocks.count
+        try:
+            for each in found.blocks:
+                block = torch_block_t(each.size, each.requested_size, CODES[each.state])
+                block_add(&self.blocks, &block)
+            self.add(&segment)
+        except BaseException:
+            self.blocks.count = segment.first
+            raise
 
     def extend(self, Segments other not None):
-        """Add a copy of all segments of another one."""
+        """Add a copy of all segments of another one, which is not this one."""
         cdef torch_segment_t segment
-        cdef size_t i
-        for i in range(other.count):
-            segment = other.items[i]
-            self.reserve()
-            segment.blocks = <torch_block_t*>resized(NULL, segment.count, sizeof(torch_block_t))
-            memcpy(segment.blocks, other.items[i].blocks, segment.count * sizeof(torch_block_t))
-            self.store(&segment)
+        cdef size_t i, block
+        for i in range(other.rows.count):
+            segment = segment_at(&other.rows, i)[0]
+            for block in range(segment.first, segment.first + segment.count):
+                block_add(&self.blocks, block_at(&other.blocks, block))
+            segment.first = self.blocks.count - segment.count
+            self.add(&segment)
 
     def totals(self):
         """Return how many bytes each device has that there is a segment of; a dict."""
+        cdef const torch_segment_t* segment
         cdef size_t i
         found = {}
-        for i in range(self.count):
-            found[self.items[i].device] = found.get(self.items[i].device, 0) + self.items[i].total
+        for i in range(self.rows.count):
+            segment = segment_at(&self.rows, i)
+            found[segment.device] = found.get(segment.device, 0) + segment.total
         return found
 
     def overlap(self):
         """Return the numbers of two segments that share memory, the one with the lower address first, or None."""
-        cdef const torch_segment_t** order = <const torch_segment_t**>resized(NULL, self.count, sizeof(void*))
+        cdef size_t count = self.rows.count
+        cdef torch_segment_t** order = <torch_segment_t**>PyMem_RawMalloc((count + 1) * sizeof(void*))
         cdef size_t i
+        if order == NULL:
+            raise MemoryError(f"no host memory for {count} segments of a snapshot")
         try:
-            for i in range(self.count):
-                order[i] = &self.items[i]
-            qsort(order, self.count, sizeof(torch_segment_t*), &compared)
-            for i in range(1, self.count):
-                if (order[i - 1].device == order[i].device
-                        and order[i].address - order[i - 1].address < order[i - 1].total):
-                    return order[i - 1] - self.items, order[i] - self.items
+            for i in range(count):
+                order[i] = segment_at(&self.rows, i)
+            qsort(order, count, sizeof(void*), &compared)
+            for i in range(1, count):
+                if overlaps(order[i - 1], order[i]):
+                    return self.number(order[i - 1]), self.number(order[i])
         finally:
             PyMem_RawFree(order)
         return None
+
+    cdef size_t number(self, const torch_segment_t* segment) noexcept:
+        cdef size_t i = 0
+        while segment_at(&self.rows, i) != segment:
+            i += 1
+        return i
 
     cdef bint take(self, dict fields) except -1:
         cdef torch_segment_t segment
@@ -179,34 +177,53 @@ cdef class Segments:
         cdef Blocks blocks = blocks_of(fields)
         if blocks is None or not (segment_read(fields, &segment) and agrees(fields, &segment, blocks)):
             return False
-        self.reserve()
-        blocks.give(&segment)
-        self.store(&segment)
+        segment.total = blocks.total()
+        segment.first = self.blocks.count
+        blocks_move(&self.blocks, &blocks.rows)
+        self.add(&segment)
         return True
 
-    cdef int reserve(self) except -1:
-        """Make room for one more segment."""
-        cdef size_t room = 2 * self.room if self.room else SEGMENTS_ROOM
-        if self.count == self.room:
-            self.items = <torch_segment_t*>resized(self.items, room, sizeof(torch_segment_t))
-            self.room = room
+    cdef int add(self, const torch_segment_t* segment) except -1:
+        """Add a segment, whose blocks are the last ones."""
+        cdef torch_segment_t* added = <torch_segment_t*>rows_add(&self.rows)
+        if added == NULL:
+            raise MemoryError(f"no host memory for {self.rows.count + 1} segments of a snapshot")
+        added[0] = segment[0]
+        added.count = self.blocks.count - segment.first
         return 0
 
-    cdef void store(self, const torch_segment_t* segment) noexcept:
-        self.items[self.count] = segment[0]
-        self.count += 1
-
     cdef object segment(self, size_t index):
-        cdef torch_segment_t* found = &self.items[index]
+        cdef const torch_segment_t* found = segment_at(&self.rows, index)
+        cdef const torch_block_t* block
         cdef size_t i
         segment = Segment(found.address, [], found.device, found.stream, SEGMENT_TYPES[found.kind],
                           (found.pool[0], found.pool[1]), bool(found.is_expandable))
         address = found.address
-        for i in range(found.count):
-            segment.blocks.append(Block(address, found.blocks[i].size, found.blocks[i].requested,
-                                        STATES[found.blocks[i].state]))
-            address += found.blocks[i].size
+        for i in range(found.first, found.first + found.count):
+            block = block_at(&self.blocks, i)
+            segment.blocks.append(Block(address, block.size, block.requested, STATES[block.state]))
+            address += block.size
         return segment
+
+
+cdef int block_add(rows_t* blocks, const torch_block_t* block) except -1:
+    cdef torch_block_t* added = <torch_block_t*>rows_add(blocks)
+    if added == NULL:
+        raise MemoryError(f"no host memory for {blocks.count + 1} blocks of a snapshot")
+    added[0] = block[0]
+    return 0
+
+
+cdef int blocks_move(rows_t* blocks, rows_t* source) except -1:
+    """Add blocks that are nowhere else afterwards."""
+    cdef size_t i
+    try:
+        for i in range(source.count):
+            rows_pass(source, i)
+            block_add(blocks, block_at(source, i))
+    finally:
+        rows_release(source)
+    return 0
 
 
 cdef bint block_read(dict fields, torch_block_t* block) except -1:
@@ -269,32 +286,19 @@ cdef bint is_stated(dict fields, str name, bint optional, uint64_t held) except 
     return number_read(fields, name, BYTES_MAX, optional, &stated) and stated == held
 
 
+cdef bint overlaps(const torch_segment_t* one, const torch_segment_t* other) noexcept nogil:
+    """Whether a segment ends behind the beginning of another one, which has no lower address."""
+    return one.device == other.device and other.address - one.address < one.total
+
+
 cdef int compared(const void* one, const void* other) noexcept nogil:
-    """The order of device and address; of equal ones, that of the file."""
+    """The order of device and address; of equal ones, that of the file, as far as they have blocks."""
     cdef const torch_segment_t* first = (<const torch_segment_t**>one)[0]
     cdef const torch_segment_t* second = (<const torch_segment_t**>other)[0]
     if first.device != second.device:
         return 1 if first.device > second.device else -1
     if first.address != second.address:
         return 1 if first.address > second.address else -1
-    return 1 if first > second else -1
-
-
-cdef torch_block_t* blocks_like(list found) except NULL:
-    cdef torch_block_t* blocks = <torch_block_t*>resized(NULL, len(found), sizeof(torch_block_t))
-    cdef size_t i
-    try:
-        for i, block in enumerate(found):
-            blocks[i] = torch_block_t(block.size, block.requested_size, CODES[block.state])
-    except BaseException:
-        PyMem_RawFree(blocks)
-        raise
-    return blocks
-
-
-cdef void* resized(void* items, size_t count, size_t width) except NULL:
-    """Return an array with room for so many items; what there was of it is as it was if the host has no memory."""
-    cdef void* moved = PyMem_RawRealloc(items, (count if count else 1) * width)
-    if moved == NULL:
-        raise MemoryError(f"no host memory for {count} segments or blocks of a snapshot")
-    return moved
+    if first.first != second.first:
+        return 1 if first.first > second.first else -1
+    return 1 if first.count > second.count else -1

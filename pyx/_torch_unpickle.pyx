@@ -10,7 +10,7 @@ from cpython.object cimport PyObject
 
 import functools
 
-from cuda_pool._torch_entries cimport ENTRIES_ROOM, Entries, entry_read, entry_t
+from cuda_pool._torch_entries cimport Entries, entry_read, entry_t
 from cuda_pool._torch_segments cimport Blocks, Segments, torch_block_t, torch_segment_t
 from cuda_pool._unpickle cimport DICT_EMPTY, DICT_ITEM, DICT_ITEMS, PlainUnpickler
 
@@ -20,7 +20,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* value)
 
 cdef enum:
-    PART = 112              # bytes of the object itself, of any kind
+    PART = 256              # bytes of the object itself, of any kind, with its first rows
 
 
 cdef class SnapshotUnpickler(PlainUnpickler):
@@ -57,7 +57,7 @@ cdef class SnapshotUnpickler(PlainUnpickler):
         if entry_read(fields, &entry):
             if type(last) is not Entries:
                 last = Entries()
-                self.count(PART + ENTRIES_ROOM * sizeof(entry_t))
+                self.count(PART)
             (<Entries>last).add(&entry)
             self.count(sizeof(entry_t))
             return last

@@ -17,10 +17,10 @@ TAKEN = 16 * MIB                # beyond what the command takes for the same eve
 PICKLE = 30 * MIB if EFFORT == 1 else 200 * MIB * min(EFFORT, 5)
 FRAMES = 20                     # of every entry
 
-# Bytes that a process takes: for an entry, an event and a block of a trace while they are read, for a segment and a
-# block in it, for a block that is live all the time.
-ENTRY, EVENT, BLOCK = 32, 32, 56
-SEGMENT, PIECE, LIVE = 72, 32, 90
+# Bytes that a process takes for what is packed while it is read: an entry, a segment and a block in it.
+ENTRY, SEGMENT, PIECE = 32, 64, 24
+# And afterwards, with a replay: for an event, for a block of one, and for one that is live all the time.
+EVENT, BLOCK, LIVE = 32, 68, 115
 
 
 def rows(kind):
@@ -131,7 +131,7 @@ class LongSnapshot:
                                 time_us=integer(1_700_000_000_000_000 + self.parts), frames=frames)
             self.parts += 1
         self.events += 2
-        self.needed += 3 * ENTRY + 2 * EVENT + BLOCK
+        self.needed += max(3 * ENTRY, 2 * EVENT + BLOCK)
         return made
 
     def segment(self):
@@ -145,7 +145,7 @@ class LongSnapshot:
         live = states.count("active_allocated")
         self.parts += count
         self.live += 500 * live
-        self.needed += SEGMENT + count * PIECE + live * LIVE
+        self.needed += max(SEGMENT + count * PIECE, live * LIVE)
         return self.fields(address=address, total_size=integer(512 * count), allocated_size=integer(512 * live),
                            stream=b"K\x00", segment_type=self.key["large"], frames=self.shared,
                            blocks=b"]\x94(" + blocks + b"e")

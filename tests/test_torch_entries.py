@@ -99,6 +99,24 @@ def test_sequence():
         found.append("malloc", 1, 1, 1)
 
 
+@pytest.mark.parametrize("most", [100_000, 300_000])
+def test_a_trace_of_several_strips(most):
+    found = Entries()
+    for index in range(300_000):
+        found.append("alloc", index, 1 + index, index % 3)
+    assert all(found[index].addr == index for index in (0, 131_071, 131_072, 262_144)) and found[-1].addr == 299_999
+    other = Entries()
+    other.extend(found)
+    builder = TraceBuilder(most)
+    if most == 300_000:
+        EntryTaker(builder).take(found)
+        assert TraceTable(builder).size.tolist() == [each.size for each in other] == list(range(1, 300_001))
+    else:
+        with pytest.raises(TraceError, match="more than 100000 events"):
+            EntryTaker(builder).take(found)
+    assert len(found) == 0 and list(found) == [] and found == []
+
+
 def test_optional_fields():
     assert read(snapshot(entries(
         items({"action": text("snapshot")}), items({"action": text("oom"), "device_free": number(7)}),

@@ -224,7 +224,7 @@ def test_blocks_come_out_as_dicts():
 
 
 def test_memory_of_segments():
-    """Blocks take 24 bytes and segments 64, whose array may have twice the room that it needs."""
+    """Blocks take 24 bytes and segments 64; room for them comes in powers of two."""
     made = complete()
     alone = [segment([block(512)], MIB * index) for index in range(1, 5000)]
     made["segments"] = [segment([block(512, 17) for _ in range(50_000)]), *alone]
@@ -233,7 +233,7 @@ def test_memory_of_segments():
     try:
         found = parsed(text).segments
         taken = tracemalloc.get_traced_memory()[0]
-        assert len(found) == 5000 and taken < 50_000 * 24 + 5000 * (2 * 64 + 24) + 50_000 < 0.9 * len(text)
+        assert len(found) == 5000 and taken < 65_536 * 24 + 8192 * 64 + 50_000 < 0.9 * len(text)
     finally:
         tracemalloc.stop()
 
@@ -258,12 +258,36 @@ def test_blocks_that_are_live_all_the_time(seed):
         if one.state != INACTIVE and one.address not in gone]
 
 
-def test_too_many_blocks():
+@pytest.mark.parametrize("most", [5, 6])
+def test_too_many_blocks(most):
     segments = Segments()
     segments.append(Segment(BASE, [Block(BASE + 512 * index, 512, 512) for index in range(6)]))
-    take_standing(segments, 0, Entries(), TraceBuilder(6))
-    with pytest.raises(TraceError, match="more than 5 events"):
-        take_standing(segments, 0, Entries(), TraceBuilder(5))
+    if most == 6:
+        take_standing(segments, 0, Entries(), TraceBuilder(most))
+    else:
+        with pytest.raises(TraceError, match="more than 5 events"):
+            take_standing(segments, 0, Entries(), TraceBuilder(most))
+    assert len(segments) == 0 and list(segments) == []
+
+
+def test_long_arrays_in_strips():
+    """Two strips of segments, and of blocks in one segment."""
+    one = [Block(BASE + index, 1, 1, STATES[index % 3]) for index in range(300_000)]
+    segments = Segments()
+    segments.append(Segment(BASE, one))
+    for index in range(1, 140_000):
+        segments.append(Segment(BASE + MIB * index, [Block(BASE + MIB * index, 1 + index, index)], index % 2))
+    other = Segments()
+    other.extend(segments)
+    assert other.totals() == {0: 300_000 + sum(range(3, 140_001, 2)), 1: sum(range(2, 140_001, 2))}
+    assert other.overlap() is None and other[0].blocks == one and other[131_072].blocks[0].size == 131_073
+    segments.append(Segment(BASE + 139_999 * MIB + 139_999, [Block(0, 1, 1)], 1))
+    assert segments.overlap() == (139_999, 140_000)
+    builder = TraceBuilder()
+    take_standing(other, 0, Entries(), builder)
+    assert len(other) == 0
+    live = TraceTable(builder).live
+    assert live["size"].tolist() == [1] * 200_000 + list(range(2, 140_000, 2))
 
 
 @pytest.mark.parametrize("between", [b"e](", b"N"], ids=["lists", "none"])

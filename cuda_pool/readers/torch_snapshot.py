@@ -87,18 +87,20 @@ def take_snapshot(snapshot, builder):
 
     A block is freed when the program says so (``free_requested``), or when the memory is free again if only that
     (``free_completed``) is in the trace. The row of an event is the number of its entry, from 1. Blocks that are live
-    in the end and that no entry is about were live all the time; they are in row 0.
+    in the end and that no entry is about were live all the time; they are in row 0. The snapshot has no entries and no
+    segments afterwards.
     """
+    failures = snapshot.entries.tally("oom")
     try:
         take_standing(snapshot.segments, snapshot.device, snapshot.entries, builder)
         taker = EntryTaker(builder)
         taker.take(snapshot.entries)
     except TraceError as error:
         raise TraceError(error.row, error.reason, f"entry {error.row}") from None
-    return _notes(snapshot, taker.lost_frees)
+    return _notes(snapshot, failures, taker.lost_frees)
 
 
-def _notes(snapshot, lost_frees):
+def _notes(snapshot, failures, lost_frees):
     notes = []
     others = {device: count for device, count in snapshot.devices.items() if device != snapshot.device}
     if others:
@@ -106,7 +108,6 @@ def _notes(snapshot, lost_frees):
                           for device, count in others.items())
         notes.append(f"device {snapshot.device} of the snapshot, which also holds {texts}: --trace-device, or device= of "
                      "read_trace, chooses another")
-    failures = snapshot.entries.tally("oom")
     if failures:
         notes.append(f"left out: {counted(failures, 'allocation')} that failed when the trace was recorded")
     if lost_frees:
