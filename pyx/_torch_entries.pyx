@@ -64,9 +64,11 @@ cdef class Entries:
 
     def extend(self, Entries other not None):
         """Add all entries of another trace."""
+        cdef entry_t entry
         cdef size_t i
         for i in range(other.rows.count):
-            self.add(entry_at(&other.rows, i))
+            entry = entry_at(&other.rows, i)[0]             # which may move, if the other one is this one
+            self.add(&entry)
 
     def tally(self, str action not None):
         """Return how many entries have an action."""

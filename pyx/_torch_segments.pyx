@@ -127,13 +127,15 @@ cdef class Segments:
             raise
 
     def extend(self, Segments other not None):
-        """Add a copy of all segments of another one, which is not this one."""
+        """Add a copy of all segments of another one."""
         cdef torch_segment_t segment
-        cdef size_t i, block
+        cdef torch_block_t block
+        cdef size_t i, j
         for i in range(other.rows.count):
             segment = segment_at(&other.rows, i)[0]
-            for block in range(segment.first, segment.first + segment.count):
-                block_add(&self.blocks, block_at(&other.blocks, block))
+            for j in range(segment.first, segment.first + segment.count):
+                block = block_at(&other.blocks, j)[0]       # which may move, if the other one is this one
+                block_add(&self.blocks, &block)
             segment.first = self.blocks.count - segment.count
             self.add(&segment)
 

@@ -92,6 +92,8 @@ def test_sequence():
     assert other == found and other.tally("alloc") == 1 and other.tally("oom") == 0
     other.append("oom", 2**64 - 1, 2**63 - 1, 2**64 - 1)
     assert other != found and other[5] == Entry("oom", 2**64 - 1, 2**63 - 1, 2**64 - 1)
+    other.extend(other)
+    assert len(other) == 12 and other[6:] == other[:6]
     for index in 5, -6:
         with pytest.raises(IndexError, match="there are 5 entries"):
             found[index]

@@ -77,6 +77,8 @@ def test_sequence():
     other.extend(found)
     other.extend(found)
     assert other == made + made and found == made and other != found
+    other.extend(other)
+    assert other == made * 4
     for index in 5, -6:
         with pytest.raises(IndexError, match="there are 5 segments"):
             found[index]
