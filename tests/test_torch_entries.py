@@ -263,7 +263,7 @@ def test_memory_of_entries_with_frames_of_their_own():
 def test_memory_of_entries_that_are_alone(between):
     each = b"}(" + get(0) + get(1) + b"u"
     keys = put(text("action"), 0) + b"0" + put(text("snapshot"), 1) + b"0"
-    pickled = b"\x80\x04" + keys + b"](](" + (each + between) * 1_000_000 + b"ee."
+    pickled = b"\x80\x04" + keys + b"](](" + (each + between) * 500_000 + b"ee."
     tracemalloc.start()
     try:
         with pytest.raises(TraceError):
