@@ -6,8 +6,8 @@ cdef enum:
     GETS_MANY = 255         # so often, or more often
 
 # Bit `i` of `bits` is set if the pickle gets object `i`.
-#   ranks[w] == number of bits that are set in bits[0 .. w - 1]
-#   count == number of bits that are set
+#   ranks[w] == number of bits that are set in bits[0 .. w - 1], once gets_settle() has counted them
+#   count == number of bits that are set, likewise
 #   left[i] == how often object `i` is still to be got, or GETS_MANY, which stays
 ctypedef struct gets_t:
     uint64_t* bits
@@ -19,9 +19,12 @@ ctypedef struct gets_t:
 cdef extern from *:
     int popcount "__builtin_popcountll"(unsigned long long) noexcept nogil
 
-# Find the objects that are got. Of numbers beyond the length of the pickle no object can be; they are left out.
-# False: the host has no memory. The arrays are the caller's to free, with gets_release().
-cdef bint gets_find(gets_t* gets, const uint8_t* text, size_t length) noexcept nogil
+# Note a get of object `number`. The arrays grow up to the highest number, by a fourth more than that needs: they take
+# less than two bytes a number. False: the host has no memory. They are the caller's to free, with gets_release().
+cdef bint gets_note(gets_t* gets, uint64_t number) noexcept nogil
+
+# Number those that are got, after the last of them; False without host memory.
+cdef bint gets_settle(gets_t* gets) noexcept nogil
 cdef void gets_release(gets_t* gets) noexcept nogil
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import gzip
 import os
+import stat
+import tempfile
 import zlib
 
 from .errors import TraceError
@@ -10,6 +12,7 @@ from .sizes import format_size
 
 GZIP_MAGIC = b"\x1f\x8b"
 PIECE = 1 << 20             # bytes of text in memory at a time
+KEPT = 4 << 20              # bytes of a pipe that are kept in memory, not in a file
 HEAD = 64                   # bytes that tell the format
 MARK = b"\xef\xbb\xbf"       # with which some programs begin every text
 PICKLES = (b"(l", b"(d", b"]q", b"}q", b"](", b"}(")       # how one of protocol 0 or 1 begins
@@ -18,9 +21,10 @@ UNPACKED_PER_BYTE = 32      # and for each of its bytes; snapshots shrink to a t
 
 
 class Source:
-    """The unpacked bytes of a file, once and in order.
+    """The unpacked bytes of a file, in order: once, or those of a pickle again and again.
 
-    Make one with `open_source`.
+    Make one with `open_source`. Only a regular file is read again from disk. What a pipe has of a pickle is kept while
+    it is read, beyond 4 MiB in a file of the folder for temporary ones.
 
     Attributes
     ----------
@@ -31,15 +35,12 @@ class Source:
         Whether it is compressed.
     """
 
-    def __init__(self, file):
-        whole = _Rejoined(file.read(len(GZIP_MAGIC)), file)
-        self.packed = whole.head == GZIP_MAGIC
-        # read1() hands over what precedes a fault; read() would swallow it, and with it the row.
-        self._read = gzip.GzipFile(fileobj=whole, mode="rb").read1 if self.packed else whole.read
-        self._head = b""
-        self._fault = None
-        self._fill_head()
+    def __init__(self, file, copy):
+        self._file = _Regular(file) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else _Kept(file, copy)
+        self._begin()
         self.format = _format(self._head)
+        if self.format != "torch":
+            self._file.read_once()
 
     def pieces(self, where):
         """Yield the bytes, up to a mebibyte at a time.
@@ -62,37 +63,45 @@ class Source:
                 return
             yield piece
 
-    def whole(self):
-        """Return all bytes of a pickle as a bytearray; a compressed one may be 32 times as long unpacked, and 16 MiB."""
-        found = bytearray()             # which grows where it is: pieces that are joined would take twice their length
-        for length in self._gather(found):
-            packed = self._packed_length() if self.packed else length
-            if length > UNPACKED_MIN + UNPACKED_PER_BYTE * packed:
+    def from_start(self):
+        """Yield the bytes of a pickle from the first, up to a mebibyte at a time; call it as often as they are needed.
+
+        A compressed one may be 32 times as long unpacked, and 16 MiB.
+        """
+        self._begin()
+        length = 0
+        for piece in self.pieces(lambda: (None, self._byte(length))):
+            length += len(piece)
+            if self.packed and length > UNPACKED_MIN + UNPACKED_PER_BYTE * self._file.taken:
                 raise TraceError(None, "the gzip data unpacks to more than a snapshot does: unpack it beforehand if "
                                        "that is right", self._byte(length))
-        return found
+            yield piece
+
+    def has_changed(self):
+        """Return whether somebody has written to the file since it was opened."""
+        return self._file.has_changed()
 
     def at_most(self, most):
         """Return all bytes, of which there may be so many."""
-        found = bytearray()
-        for length in self._gather(found):
-            if length > most:
+        found = bytearray()             # which grows where it is: pieces that are joined would take twice their length
+        for piece in self.pieces(lambda: (None, self._byte(len(found)))):
+            found += piece
+            if len(found) > most:
                 raise TraceError(None, f"the text goes on: expected at most {format_size(most)}", self._byte(most))
         return bytes(found)
-
-    def _gather(self, found):
-        """Add the pieces to a bytearray; yield the length after each."""
-        length = 0
-        for piece in self.pieces(lambda: (None, self._byte(length))):
-            found += piece
-            length += len(piece)
-            yield length
 
     def _byte(self, number):
         return f"byte {number} of the unpacked file" if self.packed else f"byte {number}"
 
-    def _packed_length(self):
-        return self._read.__self__.fileobj.taken
+    def _begin(self):
+        self._file.rewind()
+        self.packed = self._file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        self._file.rewind()
+        # read1() hands over what precedes a fault; read() would swallow it, and with it the row.
+        self._read = gzip.GzipFile(fileobj=self._file, mode="rb").read1 if self.packed else self._file.read
+        self._head = b""
+        self._fault = None
+        self._fill_head()
 
     def _fill_head(self):
         try:
@@ -103,27 +112,68 @@ class Source:
         self._head = self._head.removeprefix(MARK)
 
 
-class _Rejoined:
-    """A file whose first bytes were read already. A pipe cannot go back, and peek() may show only one byte of it."""
+class _Regular:
+    """A file on disk; `taken` bytes were read since it was last rewound."""
 
-    def __init__(self, head, file):
-        self.head = head
+    def __init__(self, file):
         self.file = file
-        self.taken = len(head)
+        self.taken = 0
+        self.state = self._state()
 
     def read(self, size):
-        part, self.head = self.head[:size], self.head[size:]
+        part = self.file.read(size)
+        self.taken += len(part)
+        return part
+
+    def rewind(self):
+        self.file.seek(0)
+        self.taken = 0
+
+    def read_once(self):
+        """Be told that it is not rewound any more."""
+
+    def has_changed(self):
+        return self._state() != self.state
+
+    def _state(self):
+        found = os.fstat(self.file.fileno())
+        return found.st_size, found.st_mtime_ns
+
+
+class _Kept:
+    """A pipe, or another file that cannot be read twice: what came out of it is kept. `taken` is as in `_Regular`."""
+
+    def __init__(self, file, copy):
+        self.file = file
+        self.copy = copy
+        self.taken = 0
+        self.is_kept = True
+
+    def read(self, size):
+        part = self.copy.read(size)
         if not part:
             part = self.file.read(size)
-            self.taken += len(part)
+            if self.is_kept:
+                self.copy.write(part)
+        self.taken += len(part)
         return part
+
+    def rewind(self):
+        self.copy.seek(0)
+        self.taken = 0
+
+    def read_once(self):
+        self.is_kept = False
+
+    def has_changed(self):
+        return False
 
 
 @contextlib.contextmanager
 def open_source(path):
     """Open a file as a `Source`; a number, which open() would take for a file that is open already, is no path."""
-    with open(os.fspath(path), "rb") as file:
-        yield Source(file)
+    with open(os.fspath(path), "rb") as file, tempfile.SpooledTemporaryFile(KEPT) as copy:
+        yield Source(file, copy)
 
 
 def is_json(path):

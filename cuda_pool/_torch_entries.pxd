@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t, uint64_t
 
+from cuda_pool._rows cimport rows_at, rows_t
+
 ctypedef struct entry_t:
     uint64_t addr           # of an oom: what the device had left
     uint64_t size
@@ -15,9 +17,15 @@ cdef enum action_t:         # those that are about a block, and one that is coun
     ACTION_OOM = 8
 
 cdef class Entries:
-    cdef entry_t* items
-    cdef size_t count, room
+    cdef rows_t rows        # of entry_t
 
     cdef int add(self, const entry_t* entry) except -1
-    cdef int grow(self) except -1
     cdef object entry(self, size_t index)
+
+
+cdef inline entry_t* entry_at(const rows_t* entries, size_t index) noexcept nogil:
+    return <entry_t*>rows_at(entries, index)
+
+
+# Take the numbers of an entry out of a dict; False if it lacks one that an entry needs, or has one out of range.
+cdef bint entry_read(dict fields, entry_t* entry) except -1

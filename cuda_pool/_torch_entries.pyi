@@ -1,9 +1,6 @@
 from collections.abc import Iterator
-from typing import Any, overload
+from typing import overload
 
-from typing_extensions import Buffer
-
-from ._unpickle import PlainUnpickler
 from .torch_format import Entry
 
 ACTIONS: tuple[str, ...]
@@ -22,7 +19,3 @@ class Entries:
     def append(self, action: str, addr: int, size: int, stream: int) -> None: ...
     def extend(self, other: Entries) -> None: ...
     def tally(self, action: str) -> int: ...
-
-class SnapshotUnpickler(PlainUnpickler): ...
-
-def loads(text: Buffer) -> Any: ...

@@ -1,5 +1,3 @@
-from collections.abc import Iterable
-
 from typing_extensions import Self
 
 from ._torch_entries import Entries
@@ -10,5 +8,3 @@ class EntryTaker:
     @property
     def lost_frees(self) -> int: ...
     def take(self, entries: Entries) -> None: ...
-
-def untouched(entries: Entries, addresses: Iterable[int]) -> set[int]: ...

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 from cuda_pool._pickle_gets cimport gets_t
+from cuda_pool._pickle_window cimport Window
 
 cdef enum:                  # bytes that a dict is counted for
     DICT_EMPTY = 64
@@ -10,9 +11,9 @@ cdef enum:                  # bytes that a dict is counted for
     DICT_ITEM = 44          # for each
 
 cdef class PlainUnpickler:
-    cdef const uint8_t[::1] text
-    cdef const uint8_t* start
-    cdef size_t length, position, at    # of the text, of what is read next, of the instruction at work
+    cdef object pieces                  # called for the pickle from its beginning
+    cdef readonly uint64_t length
+    cdef Window window
     cdef list stack
     cdef gets_t gets
     cdef list memo                      # the objects that are asked for again, by gets_rank()
@@ -30,10 +31,6 @@ cdef class PlainUnpickler:
     cdef bint step_memo(self, uint8_t opcode) except -1
     cdef bint step_value(self, uint8_t opcode) except -1
     cdef bint step_line(self, uint8_t opcode) except -1
-    cdef const uint8_t* take(self, size_t count) except NULL
-    cdef uint64_t number(self, size_t width) except? 0xFFFFFFFFFFFFFFFF
-    cdef bytes bytes_of(self, size_t count)
-    cdef bytes line(self)
     cdef object integer_line(self, bytes line)
     cdef object float_line(self, bytes line)
     cdef object decoded(self, bytes text, str encoding)

@@ -1,3 +1,4 @@
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from typing_extensions import Buffer, Self
@@ -12,7 +13,8 @@ ACCEPTED: str
 OPCODES: dict[int, str]
 
 class PlainUnpickler:
-    def __new__(cls, text: Buffer) -> Self: ...
+    length: int
+    def __new__(cls, pieces: Callable[[], Iterable[Buffer]]) -> Self: ...
     def load(self) -> Any: ...
 
 def loads(text: Buffer) -> Any: ...

@@ -17,6 +17,7 @@ ALLOCATED = "active_allocated"
 PENDING = "active_pending_free"
 INACTIVE = "inactive"
 STATES = (ALLOCATED, PENDING, INACTIVE)
+SEGMENT_TYPES = ("small", "large")
 STATE_OF = {"live": ALLOCATED, "pending": PENDING}      # of a block in a pool's snapshot; any other is inactive
 
 # Of entries that are about a block, about a segment, and about neither.

@@ -84,9 +84,10 @@ class Trace(TraceTable):
             CSV, a memory snapshot of PyTorch or a log of RMM, plain or gzip; which of them is told by the content, not
             by the name. Text is read in pieces: memory grows with the number of events (32 bytes each) and of blocks
             (24 bytes each, and 8 to 24 more while the file is read), not with the length of the text. The arrays
-            double when they are full. A snapshot is a pickle: all of it is in memory while it is read, with 32 bytes
-            for each entry of a trace and up to 16 for each byte of the segments. It is refused when it makes objects
-            of more than 24 times its length and 64 MiB.
+            double when they are full. A snapshot is read in pieces, too, but twice: what comes out of a pipe is kept
+            for that, beyond 4 MiB in a temporary file. It takes 32 bytes for each entry of a trace, 64 for each segment
+            and 24 for each block in one, which are given back while events are made of them, and is refused when it
+            makes objects of more than 24 times its length and 64 MiB.
         max_events : int
             More events are refused, which bounds the memory: a small compressed file may hold any number. The default
             of 20 million takes 1.5 GB at most.

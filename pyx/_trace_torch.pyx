@@ -8,8 +8,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from cuda_pool._idmap cimport ID_NONE, id_map_clear, id_map_init, id_map_slot, id_map_t, keys_t
+from cuda_pool._rows cimport rows_pass, rows_release, rows_t
 from cuda_pool._torch_entries cimport (
-    ACTION_ALLOC, ACTION_FREE_COMPLETED, ACTION_FREE_REQUESTED, Entries, entry_t)
+    ACTION_ALLOC, ACTION_FREE_COMPLETED, ACTION_FREE_REQUESTED, Entries, entry_at, entry_t)
 from cuda_pool._trace cimport (
     BLOCK_LIVE, EVENT_ALLOC, EVENT_FREE, FAULT_HOST_MEMORY, FAULT_NONE, TraceBuilder, builder_t, builder_take, event_t,
     fault_t, room_for)
@@ -58,7 +59,7 @@ cdef class EntryTaker:
         return self.places.lost_frees
 
     def take(self, Entries entries not None):
-        """Take the entries of a whole trace.
+        """Take the entries of a whole trace; there are none in `entries` afterwards, so that no memory has both.
 
         Raises
         ------
@@ -69,28 +70,22 @@ cdef class EntryTaker:
         """
         cdef builder_t* builder = &self.builder.builder
         with nogil:
-            places_take(&self.places, builder, entries.items, entries.count)
+            places_take(&self.places, builder, &entries.rows)
+            rows_release(&entries.rows)
         self.builder.refuse_fault()
 
 
-def untouched(Entries entries not None, addresses):
-    """Return which of the addresses no entry is about that allocates or frees; a set."""
-    cdef size_t i
-    left = set(addresses)
-    for i in range(entries.count if left else 0):
-        if entries.items[i].action <= ACTION_FREE_COMPLETED:
-            left.discard(entries.items[i].addr)
-    return left
-
-
-cdef void places_take(places_t* places, builder_t* builder, const entry_t* entries, size_t count) noexcept nogil:
+cdef void places_take(places_t* places, builder_t* builder, rows_t* entries) noexcept nogil:
     """Take entries over until there is a fault, which the builder has then."""
+    cdef const entry_t* entry
     cdef size_t i
-    for i in range(count):
-        if entries[i].action > ACTION_FREE_COMPLETED:
+    for i in range(entries.count):
+        rows_pass(entries, i)
+        entry = entry_at(entries, i)
+        if entry.action > ACTION_FREE_COMPLETED:
             continue
         builder.row = i + 1
-        builder.fault = entry_take(places, builder, &entries[i])
+        builder.fault = entry_take(places, builder, entry)
         if builder.fault != FAULT_NONE:
             return
 

@@ -6,24 +6,31 @@ instructions that make plain data, so nothing can run; an instruction that would
 by the length of the pickle, too: lengths and memo numbers in it are not believed, and what is made is counted. Objects
 that are not asked for again are not kept in case they are.
 
+The pickle is read twice, in pieces, and is never held whole: a first look finds what is asked for again. Reading it
+ends with the right result or an error if it is another one the second time.
+
 The instructions are those of CPython's ``pickletools`` module, protocols 0 to 5.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 
+import functools
 import gc
 import struct
 
-from cuda_pool._pickle_gets cimport gets_end, gets_find, gets_rank, gets_release
+from cuda_pool._pickle_gets cimport gets_end, gets_rank, gets_release
+from cuda_pool._pickle_look cimport look_through
+from cuda_pool._pickle_window cimport Window
 
+from cuda_pool._pickle_window import pieces_of
 from cuda_pool.errors import TraceError
 from cuda_pool.sizes import shown
 
 MEMORY_MIN = 64 << 20       # bytes of Python objects that any pickle may make
-MEMORY_PER_BYTE = 24        # and for each of its own bytes; the segments of a snapshot take 16, its entries 5
+MEMORY_PER_BYTE = 24        # and for each of its own bytes; a snapshot takes 5, and segments that cannot be packed 16
 DIGITS_MAX = 40             # of a number in text
 KEY_MAX = 1 << 63           # integers that are keys of a dict; larger ones can be made to share a hash
 
@@ -45,17 +52,19 @@ cdef class PlainUnpickler:
 
     Parameters
     ----------
-    text : bytes-like
-        The whole pickle; what follows its end is refused.
+    pieces : callable
+        Returns an iterable of bytes-like objects, the pickle from its beginning; it is called twice. What follows the
+        end of the pickle is refused.
+
+    Attributes
+    ----------
+    length : int
+        Bytes of the pickle, once it was looked at.
     """
 
-    def __cinit__(self, const uint8_t[::1] text not None):
-        self.text = text
-        self.length = len(text)
-        if self.length:
-            self.start = &text[0]
+    def __cinit__(self, pieces not None):
+        self.pieces = pieces
         self.stack = []
-        self.most = MEMORY_MIN + MEMORY_PER_BYTE * self.length
 
     def __dealloc__(self):
         gets_release(&self.gets)
@@ -71,8 +80,9 @@ cdef class PlainUnpickler:
             The host has no memory for it.
         """
         gets_release(&self.gets)
-        if not gets_find(&self.gets, self.start, self.length):
-            raise MemoryError("no host memory to read a pickle")
+        self.length = look_through(self.pieces(), &self.gets)
+        self.most = MEMORY_MIN + MEMORY_PER_BYTE * self.length
+        self.window = Window(self.pieces(), self.length)
         self.memo = [MARK] * <Py_ssize_t>self.gets.count
         collects = gc.isenabled()
         gc.disable()                    # it would look through all that was made so far, again and again
@@ -85,8 +95,8 @@ cdef class PlainUnpickler:
     cdef object run(self):
         cdef uint8_t opcode
         while True:
-            self.at = self.position
-            opcode = self.take(1)[0]
+            self.window.at = self.window.place()
+            opcode = self.window.take(1)[0]
             if self.step_common(opcode):
                 continue
             if opcode == c".":
@@ -98,28 +108,28 @@ cdef class PlainUnpickler:
         value = self.pop()
         if self.stack:
             raise self.error("the pickle ends with values that belong to nothing")
-        if self.position != self.length:
-            raise TraceError(None, "there is more after the end of the pickle", f"byte {self.position}")
+        if self.window.place() != self.length:
+            raise TraceError(None, "there is more after the end of the pickle", f"byte {self.window.place()}")
         return value
 
     cdef bint step_common(self, uint8_t opcode) except -1:
         """Nearly all instructions of a long pickle are of these."""
         if opcode == c"h":
-            self.get(self.number(1))
+            self.get(self.window.number(1))
         elif opcode == c"j":
-            self.get(self.number(4))
+            self.get(self.window.number(4))
         elif opcode == 0x94:
             self.put(self.numbered)
         elif opcode == c"K":
-            self.push(<long>self.number(1), 0)
+            self.push(<long>self.window.number(1), 0)
         elif opcode == c"M":
-            self.push(<long>self.number(2), 32)
+            self.push(<long>self.window.number(2), 32)
         elif opcode == c"J":
-            self.push(<long><int32_t>self.number(4), 32)
+            self.push(<long><int32_t>self.window.number(4), 32)
         elif opcode == 0x8a:
-            self.push_long(self.number(1))
+            self.push_long(self.window.number(1))
         elif opcode == 0x8c:
-            self.push_text(self.number(1))
+            self.push_text(self.window.number(1))
         elif opcode == c"(":
             self.stack.append(MARK)
         elif opcode == c"}":
@@ -169,18 +179,18 @@ cdef class PlainUnpickler:
 
     cdef bint step_memo(self, uint8_t opcode) except -1:
         if opcode == c"q":
-            self.put(self.number(1))
+            self.put(self.window.number(1))
         elif opcode == c"r":
-            self.put(self.number(4))
+            self.put(self.window.number(4))
         elif opcode == c"g":
             self.get(self.number_line())
         elif opcode == c"p":
             self.put(self.number_line())
         elif opcode == 0x80:
-            if self.number(1) > 5:
+            if self.window.number(1) > 5:
                 raise self.error("the protocol of the pickle is newer than 5")
         elif opcode == 0x95:
-            if self.number(8) > self.length - self.position:
+            if self.window.number(8) > self.length - self.window.place():
                 raise self.error("the pickle is truncated: a frame is longer than the rest of it")
         else:
             return False
@@ -188,21 +198,21 @@ cdef class PlainUnpickler:
 
     cdef bint step_value(self, uint8_t opcode) except -1:
         if opcode == 0x8b:
-            self.push_long(self.number(4))
+            self.push_long(self.window.number(4))
         elif opcode == c"G":
-            self.push(struct.unpack(">d", self.bytes_of(8))[0], 24)
+            self.push(struct.unpack(">d", self.window.take(8)[:8])[0], 24)
         elif opcode == c"N":
             self.push(None, 0)
         elif opcode == 0x88 or opcode == 0x89:
             self.push(opcode == 0x88, 0)
         elif opcode == c"X":
-            self.push_text(self.number(4))
+            self.push_text(self.window.number(4))
         elif opcode == 0x8d:
-            self.push_text(self.number(8))
+            self.push_text(self.window.number(8))
         elif opcode == c"U":
-            self.push_text(self.number(1))
+            self.push_text(self.window.number(1))
         elif opcode == c"T":
-            self.push_text(self.number(4))
+            self.push_text(self.window.number(4))
         else:
             return self.step_line(opcode)
         return True
@@ -212,7 +222,7 @@ cdef class PlainUnpickler:
         cdef bytes line
         if opcode not in b"ILFVS":
             return False
-        line = self.line()
+        line = self.window.line()
         if opcode == c"I" and line in (b"00", b"01"):
             self.push(line == b"01", 0)
         elif opcode == c"I":
@@ -227,31 +237,7 @@ cdef class PlainUnpickler:
             self.push(self.decoded(line[1:-1], "unicode-escape"), 52 + len(line))
         return True
 
-    # Reading
-
-    cdef const uint8_t* take(self, size_t count) except NULL:
-        cdef const uint8_t* found = self.start + self.position
-        if count > self.length - self.position:
-            raise TraceError(None, "the pickle is truncated: it ends within an instruction", f"byte {self.at}")
-        self.position += count
-        return found
-
-    cdef uint64_t number(self, size_t width) except? 0xFFFFFFFFFFFFFFFF:
-        """Read an unsigned number of `width` bytes, the least of them first."""
-        cdef uint64_t value = 0
-        memcpy(&value, self.take(width), width)
-        return value
-
-    cdef bytes bytes_of(self, size_t count):
-        return self.take(count)[:count]
-
-    cdef bytes line(self):
-        cdef const uint8_t* first = self.start + self.position
-        cdef const uint8_t* end = <const uint8_t*>memchr(first, b"\n", self.length - self.position)
-        if end == NULL:
-            raise self.error("the pickle is truncated: a line has no end")
-        self.position += end - first + 1
-        return first[:end - first]
+    # Text
 
     cdef object integer_line(self, bytes line):
         if 0 < len(line) <= DIGITS_MAX and line.removeprefix(b"-").isdigit():
@@ -305,7 +291,7 @@ cdef class PlainUnpickler:
         return items
 
     cdef int push_long(self, size_t count) except -1:
-        cdef const uint8_t* text = self.take(count)
+        cdef const uint8_t* text = self.window.take(count)
         cdef int64_t value = 0
         if 0 < count <= sizeof(value):
             memcpy(&value, text, count)
@@ -315,7 +301,7 @@ cdef class PlainUnpickler:
         return self.push(int.from_bytes(text[:count], "little", signed=True), 32 + count)
 
     cdef int push_text(self, size_t count) except -1:
-        cdef const uint8_t* text = self.take(count)
+        cdef const uint8_t* text = self.window.take(count)
         try:
             value = PyUnicode_DecodeUTF8(<const char*>text, count, "surrogatepass")
         except UnicodeDecodeError:
@@ -365,7 +351,7 @@ cdef class PlainUnpickler:
 
     cdef uint64_t number_line(self) except? 0xFFFFFFFFFFFFFFFF:
         """Read the number of an object; one that no object can have leads to a number that none has."""
-        number = self.integer_line(self.line())
+        number = self.integer_line(self.window.line())
         return number if 0 <= number < KEY_MAX else KEY_MAX
 
     cdef int put(self, uint64_t number) except -1:
@@ -373,7 +359,7 @@ cdef class PlainUnpickler:
         cdef Py_ssize_t rank = gets_rank(&self.gets, number)
         if not self.stack or self.stack[-1] is MARK:
             raise self.error(NO_VALUE)
-        if number > self.position:      # which would only be there to take memory
+        if number > self.window.place():      # which would only be there to take memory
             raise self.error(f"the pickle is damaged: object {number} is beyond all that it can hold")
         self.numbered = max(self.numbered, number + 1)
         if rank >= 0:
@@ -389,16 +375,16 @@ cdef class PlainUnpickler:
     cdef str what(self, uint8_t opcode, str name):
         """Say in words what an instruction that is not for plain data is about."""
         if opcode == c"c" or opcode == c"i":
-            module, attribute = self.line(), self.line()
+            module, attribute = self.window.line(), self.window.line()
             return f"{shown(self.decoded(module + b'.' + attribute, 'latin-1'))} ({name}), which is no plain data"
         if opcode == 0x93 and len(self.stack) > 1 and all(type(text) is str for text in self.stack[-2:]):
             return f"{shown('.'.join(self.stack[-2:]))} ({name}), which is no plain data"
         return f"an instruction {name}, which is not for plain data"
 
     cdef object error(self, str reason):
-        return TraceError(None, reason, f"byte {self.at}")
+        return self.window.error(reason)
 
 
 def loads(text not None):
-    """Return the plain data that a pickle holds; see `PlainUnpickler`."""
-    return PlainUnpickler(text).load()
+    """Return the plain data that a pickle in memory holds; see `PlainUnpickler`."""
+    return PlainUnpickler(functools.partial(pieces_of, text)).load()

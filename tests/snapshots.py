@@ -1,6 +1,10 @@
 """Small memory snapshots of PyTorch, one of each shape that versions have written."""
 
+import functools
 import pickle
+
+from cuda_pool._pickle_window import pieces_of
+from cuda_pool.readers.torch_snapshot import parse_snapshot
 
 BASE = 0x7F0000000000
 MIB = 1 << 20
@@ -86,3 +90,8 @@ SHAPES = {shape.__name__: shape for shape in (complete, cut, oldest, bare, two_d
 def pickled(snapshot, protocol=4):
     """The file of a snapshot."""
     return pickle.dumps(snapshot, protocol)
+
+
+def parsed(text, device=None):
+    """What the reader makes of a pickle in memory."""
+    return parse_snapshot(functools.partial(pieces_of, text), device)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuda_pool._torch_entries import Entries, loads
+from cuda_pool._torch_entries import Entries
+from cuda_pool._torch_unpickle import loads
 from cuda_pool._trace import TraceBuilder
 from cuda_pool._trace_torch import EntryTaker
 from cuda_pool.errors import TraceError
-from cuda_pool.readers.torch_snapshot import parse_snapshot
 from cuda_pool.torch_format import ACTIONS, BLOCK_ACTIONS, Entry
 from cuda_pool.trace import TraceTable
 
-from .snapshots import BASE, MIB, SHAPES, complete, entry, pickled
+from .snapshots import BASE, MIB, SHAPES, complete, entry, parsed, pickled
 
 
 # A pickle by hand: every function returns the instructions that push a value.
@@ -56,7 +56,7 @@ def snapshot(*traces, **more):
 
 def read(pickled, device=None):
     """Entries of a device as tuples, which are those that CPython's own unpickler finds."""
-    found = parse_snapshot(pickled, device)
+    found = parsed(pickled, device)
     plain = pickle.loads(pickled)["device_traces"][found.device]
     assert list(found.entries) == [expected(each) for each in plain]
     return [(each.action, each.addr, each.size) for each in found.entries]
@@ -92,11 +92,31 @@ def test_sequence():
     assert other == found and other.tally("alloc") == 1 and other.tally("oom") == 0
     other.append("oom", 2**64 - 1, 2**63 - 1, 2**64 - 1)
     assert other != found and other[5] == Entry("oom", 2**64 - 1, 2**63 - 1, 2**64 - 1)
+    other.extend(other)
+    assert len(other) == 12 and other[6:] == other[:6]
     for index in 5, -6:
         with pytest.raises(IndexError, match="there are 5 entries"):
             found[index]
     with pytest.raises(KeyError):
         found.append("malloc", 1, 1, 1)
+
+
+@pytest.mark.parametrize("most", [100_000, 300_000])
+def test_a_trace_of_several_strips(most):
+    found = Entries()
+    for index in range(300_000):
+        found.append("alloc", index, 1 + index, index % 3)
+    assert all(found[index].addr == index for index in (0, 131_071, 131_072, 262_144)) and found[-1].addr == 299_999
+    other = Entries()
+    other.extend(found)
+    builder = TraceBuilder(most)
+    if most == 300_000:
+        EntryTaker(builder).take(found)
+        assert TraceTable(builder).size.tolist() == [each.size for each in other] == list(range(1, 300_001))
+    else:
+        with pytest.raises(TraceError, match="more than 100000 events"):
+            EntryTaker(builder).take(found)
+    assert len(found) == 0 and list(found) == [] and found == []
 
 
 def test_optional_fields():
@@ -115,13 +135,13 @@ def test_wrong_entry_is_named(field, value, before):
     wrong = {**entry("alloc", BASE, 100), field: value}
     made["device_traces"] = [[entry("alloc", BASE, 100) for _ in range(before)] + [wrong, entry("alloc", BASE, 5)]]
     with pytest.raises(TraceError) as caught:
-        parse_snapshot(pickled(made))
+        parsed(pickled(made))
     assert caught.value.place == f"device_traces[0][{before}].{field}"
 
 
 def test_a_trace_that_contains_itself():
     with pytest.raises(TraceError, match="a list: expected a dict") as caught:
-        parse_snapshot(snapshot(b"]q\x00(" + one() + get(0) + b"e"))
+        parsed(snapshot(b"]q\x00(" + one() + get(0) + b"e"))
     assert caught.value.place == "device_traces[0][1]"
 
 
@@ -132,7 +152,7 @@ def test_an_entry_that_contains_its_trace():
 
 def test_one_entry_many_times():
     repeated = b"](" + put(one("free_requested"), 0) + get(0) * 999_999 + b"e"
-    found = parse_snapshot(snapshot(repeated)).entries
+    found = parsed(snapshot(repeated)).entries
     assert len(found) == 1_000_000 and found[0] == found[-1] == Entry("free_requested", BASE, 100)
 
 
@@ -159,7 +179,7 @@ def test_entries_in_several_pieces():
 def test_what_is_no_entry_among_entries():
     for wrong, at in (entries(one(), number(5), one()), 1), (entries(one(), b"]"), 1), (b"](" + one() + b"e]a", 1):
         with pytest.raises(TraceError, match="expected a dict") as caught:
-            parse_snapshot(snapshot(wrong))
+            parsed(snapshot(wrong))
         assert caught.value.place == f"device_traces[0][{at}]"
 
 
@@ -171,7 +191,7 @@ def test_entries_that_are_popped():
 def test_one_list_in_two_places():
     shared = put(entries(one(size=1), one(size=2)), 0)
     text = snapshot(shared, get(0), entries(one(size=3)), more=b"]")
-    assert parse_snapshot(text).devices == {0: 2, 1: 2, 2: 1}
+    assert parsed(text).devices == {0: 2, 1: 2, 2: 1}
     assert read(text, 0) == read(text, 1) == [("alloc", BASE, 1), ("alloc", BASE, 2)]
     text = snapshot(shared + get(0) + one(size=4) + b"a0", get(0))      # and it grows in between
     assert read(text, 0) == read(text, 1) == [("alloc", BASE, 1), ("alloc", BASE, 2), ("alloc", BASE, 4)]
@@ -181,7 +201,7 @@ def test_one_long_list_for_many_devices():
     """A small file that means 10**9 entries; only those of one device are looked at."""
     shared = put(b"](" + put(one("snapshot"), 1) + get(1) * 499_999 + b"e", 0)
     started = time.thread_time()
-    found = parse_snapshot(snapshot(shared, *[get(0)] * 1023))
+    found = parsed(snapshot(shared, *[get(0)] * 1023))
     assert time.thread_time() - started < 30
     assert len(found.entries) == found.devices[1023] == 500_000
 
@@ -196,7 +216,7 @@ def test_one_long_list_for_many_devices():
 ])
 def test_entries_at_odd_places(pickled, place):
     with pytest.raises(TraceError, match="expected a |missing") as caught:
-        parse_snapshot(pickled)
+        parsed(pickled)
     assert caught.value.place == place
 
 
@@ -204,14 +224,14 @@ def test_entries_for_blocks():
     made = complete()
     made["segments"][0]["blocks"] = [entry("alloc", BASE, 100)]
     with pytest.raises(TraceError, match="an entry of a trace: expected a dict") as caught:
-        parse_snapshot(pickled(made))
+        parsed(pickled(made))
     assert caught.value.place == "segments[0].blocks[0]"
 
 
 def test_segments_that_look_like_entries_stay_segments():
     made = complete()
     made["segments"][0].update(action="alloc", addr=1, size=1)
-    assert parse_snapshot(pickled(made)).segments == parse_snapshot(pickled(complete())).segments
+    assert parsed(pickled(made)).segments == parsed(pickled(complete())).segments
 
 
 @given(st.lists(st.sampled_from([
@@ -222,7 +242,7 @@ def test_any_instructions(program):
     text = b"\x80\x04" + b"".join(program) + b"."
     for whole in text, snapshot(b"".join(program)):
         try:
-            parse_snapshot(whole)
+            parsed(whole)
         except TraceError as error:
             assert error.reason and error.place
 
@@ -233,7 +253,7 @@ def test_memory_of_entries_with_frames_of_their_own():
     pickled = snapshot(b"]" + (b"(" + each * 100 + b"e") * 200)
     tracemalloc.start()
     try:
-        found = parse_snapshot(pickled)
+        found = parsed(pickled)
         assert len(found.entries) == 20_000 and tracemalloc.get_traced_memory()[1] < 3 * MIB < len(pickled) / 2
     finally:
         tracemalloc.stop()
@@ -243,11 +263,11 @@ def test_memory_of_entries_with_frames_of_their_own():
 def test_memory_of_entries_that_are_alone(between):
     each = b"}(" + get(0) + get(1) + b"u"
     keys = put(text("action"), 0) + b"0" + put(text("snapshot"), 1) + b"0"
-    pickled = b"\x80\x04" + keys + b"](](" + (each + between) * 1_000_000 + b"ee."
+    pickled = b"\x80\x04" + keys + b"](](" + (each + between) * 500_000 + b"ee."
     tracemalloc.start()
     try:
         with pytest.raises(TraceError):
-            parse_snapshot(pickled)
+            parsed(pickled)
         assert tracemalloc.get_traced_memory()[1] < 1.5 * ((64 << 20) + 24 * len(pickled))
     finally:
         tracemalloc.stop()

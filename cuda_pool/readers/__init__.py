@@ -67,13 +67,23 @@ def read_snapshot(path, device=None):
         The file cannot be opened or read.
     """
     with open_source(path) as source:
-        return parse_snapshot(source.whole(), device)
+        return _snapshot(source, device)
 
 
 def _read_torch(source, max_events, device):
     builder = TraceBuilder(max_events)
-    snapshot = parse_snapshot(source.whole(), device)
+    snapshot = _snapshot(source, device)
     return builder, About("torch", snapshot.device, take_snapshot(snapshot, builder))
+
+
+def _snapshot(source, device):
+    """Read a snapshot, for which the file is read twice."""
+    try:
+        return parse_snapshot(source.from_start, device)
+    except TraceError as error:
+        if source.has_changed():
+            raise TraceError(None, "the file was written to while it was read", error.place) from error
+        raise
 
 
 def _read_text(source, max_events):

@@ -1,22 +1,25 @@
 """Read PyTorch's memory snapshots, of every version so far.
 
-A snapshot is a pickle; `cuda_pool._unpickle` reads it without running anything, and `cuda_pool._torch_entries` keeps
-the entries of its traces, which are most of it, in 32 bytes each. It has segments as they are at the end, and for each
-device a trace of what happened, of which the beginning may be missing.
+A snapshot is a pickle; `cuda_pool._unpickle` reads it without running anything, and `cuda_pool._torch_unpickle` keeps
+the entries of its traces, its segments and their blocks, which are most of it, as numbers. Segments are as they are at
+the end; for each device there is a trace of what happened, of which the beginning may be missing.
 """
 
 from dataclasses import dataclass
 
-from .._torch_entries import Entries, loads
-from .._trace import LIVE
-from .._trace_torch import EntryTaker, untouched
+from .._torch_entries import Entries
+from .._torch_segments import Blocks, Segments
+from .._torch_unpickle import SnapshotUnpickler
+from .._trace_standing import take_standing
+from .._trace_torch import EntryTaker
 from ..errors import TraceError
 from ..sizes import counted, shown
 from ..torch_format import (
-    ACTIONS, ALLOCATED, DEVICES_MAX, INACTIVE, OTHER_ACTIONS, STATES, Block, Segment)
+    ACTIONS, ALLOCATED, DEVICES_MAX, INACTIVE, OTHER_ACTIONS, SEGMENT_TYPES, STATES, Block, Segment)
 
 SIZE_MAX = 2**63 - 1
-ADDRESS_MAX = STREAM_MAX = 2**64 - 1
+ADDRESS_MAX = STREAM_MAX = POOL_ID_MAX = 2**64 - 1
+PACKED = {Entries: "an entry of a trace", Segments: "a segment", Blocks: "a block of a segment"}
 
 
 @dataclass
@@ -25,8 +28,8 @@ class Snapshot:
 
     Attributes
     ----------
-    segments : list of Segment
-        Of all devices, in the file's order.
+    segments : sequence of Segment
+        Of all devices, in the file's order, in 64 bytes a segment and 24 a block.
     device : int
         Device whose trace was read.
     devices : dict of int to int
@@ -35,19 +38,19 @@ class Snapshot:
         Trace of `device`, in 32 bytes an entry.
     """
 
-    segments: list
+    segments: Segments
     device: int
     devices: dict
     entries: Entries
 
 
-def parse_snapshot(text, device=None):
+def parse_snapshot(pieces, device=None):
     """Read a snapshot.
 
     Parameters
     ----------
-    text : bytes-like
-        The pickle.
+    pieces : callable
+        Returns an iterable of bytes-like objects, the pickle from its beginning; it is called twice.
     device : int, optional
         Whose trace is read; by default the device with the longest trace, or else with most memory.
 
@@ -62,13 +65,14 @@ def parse_snapshot(text, device=None):
     ValueError
         There is nothing of that device in the snapshot.
     """
-    top = loads(text)
+    unpickler = SnapshotUnpickler(pieces)
+    top = unpickler.load()
     if type(top) is list:               # the oldest variant: nothing but the segments
         top = {"segments": top}
     if type(top) is not dict or "segments" not in top:
         raise TraceError(None, f"{_kind(top)} without segments is no snapshot: expected a dict with 'segments'",
                          "snapshot")
-    segments = _segments(top["segments"], len(text))
+    segments = _segments(top["segments"], unpickler.length)
     traces = _list(top.get("device_traces", []), "device_traces")
     if len(traces) > DEVICES_MAX:
         raise TraceError(None, f"{len(traces)} devices: expected at most {DEVICES_MAX}", "device_traces")
@@ -83,22 +87,20 @@ def take_snapshot(snapshot, builder):
 
     A block is freed when the program says so (``free_requested``), or when the memory is free again if only that
     (``free_completed``) is in the trace. The row of an event is the number of its entry, from 1. Blocks that are live
-    in the end and that no entry is about were live all the time; they are in row 0.
+    in the end and that no entry is about were live all the time; they are in row 0. The snapshot has no entries and no
+    segments afterwards.
     """
-    standing = [(block, segment.stream) for segment in snapshot.segments if segment.device == snapshot.device
-                for block in segment.blocks if block.state != INACTIVE]
-    alone = untouched(snapshot.entries, (block.address for block, _ in standing))
+    failures = snapshot.entries.tally("oom")
     try:
-        for ident, (block, stream) in enumerate(each for each in standing if each[0].address in alone):
-            builder.add(LIVE, ident, block.requested_size or block.size, stream, 0)
+        take_standing(snapshot.segments, snapshot.device, snapshot.entries, builder)
         taker = EntryTaker(builder)
         taker.take(snapshot.entries)
     except TraceError as error:
         raise TraceError(error.row, error.reason, f"entry {error.row}") from None
-    return _notes(snapshot, taker.lost_frees)
+    return _notes(snapshot, failures, taker.lost_frees)
 
 
-def _notes(snapshot, lost_frees):
+def _notes(snapshot, failures, lost_frees):
     notes = []
     others = {device: count for device, count in snapshot.devices.items() if device != snapshot.device}
     if others:
@@ -106,7 +108,6 @@ def _notes(snapshot, lost_frees):
                           for device, count in others.items())
         notes.append(f"device {snapshot.device} of the snapshot, which also holds {texts}: --trace-device, or device= of "
                      "read_trace, chooses another")
-    failures = snapshot.entries.tally("oom")
     if failures:
         notes.append(f"left out: {counted(failures, 'allocation')} that failed when the trace was recorded")
     if lost_frees:
@@ -121,22 +122,20 @@ def missing_frees(count):
 
 def _devices(segments, traces):
     """Return the number of entries of every device that there is anything of."""
-    devices = {device: 0 for device in sorted({segment.device for segment in segments})}
+    devices = dict.fromkeys(segments.totals(), 0)
     counts = {}                         # by id: a pickle can name one list for any number of devices
     for device, trace in enumerate(traces):
         if _list(trace, f"device_traces[{device}]"):
             if id(trace) not in counts:
-                counts[id(trace)] = sum(len(part) if type(part) is Entries else 1 for part in trace)
+                counts[id(trace)] = sum(len(part) if type(part) in PACKED else 1 for part in trace)
             devices[device] = counts[id(trace)]
     return dict(sorted(devices.items())) or {0: 0}
 
 
 def _choice(segments, devices, device):
     if device is None:
-        held = dict.fromkeys(devices, 0)
-        for segment in segments:
-            held[segment.device] += segment.total_size
-        return max(devices, key=lambda number: (devices[number], held[number], -number))
+        held = segments.totals()
+        return max(devices, key=lambda number: (devices[number], held.get(number, 0), -number))
     if device not in devices:
         raise ValueError(f"nothing of device {shown(device)} is in the snapshot: "
                          f"expected {', '.join(map(str, devices))}")
@@ -144,17 +143,30 @@ def _choice(segments, devices, device):
 
 
 def _segments(found, most):
-    segments, blocks = [], 0
-    for index, segment in enumerate(_list(found, "segments")):
-        segments.append(_segment(segment, f"segments[{index}]"))
-        blocks += len(segments[-1].blocks)
+    """Return the segments, which come in parts: `Segments`, and what has to be looked at."""
+    parts = _list(found, "segments")
+    if len(parts) == 1 and type(parts[0]) is Segments:
+        segments = parts[0]
+    else:
+        segments = _joined(parts, most)
+    overlap = segments.overlap()
+    if overlap:
+        raise TraceError(None, f"it overlaps with segments[{overlap[0]}]", f"segments[{overlap[1]}]")
+    return segments
+
+
+def _joined(parts, most):
+    segments, blocks = Segments(), 0
+    for part in parts:
+        if type(part) is Segments:
+            segments.extend(part)
+            continue
+        place = f"segments[{len(segments)}]"
+        segment = _segment(part, place)
+        segments.append(segment)
+        blocks += len(segment.blocks)
         if blocks > most:               # a pickle can name one list of blocks in any number of segments
-            raise TraceError(None, "more blocks than the file has bytes", f"segments[{index}]")
-    order = sorted(range(len(segments)), key=lambda index: (segments[index].device, segments[index].address))
-    for first, second in zip(order, order[1:]):
-        one, other = segments[first], segments[second]
-        if one.device == other.device and other.address < one.address + one.total_size:
-            raise TraceError(None, f"it overlaps with segments[{first}]", f"segments[{second}]")
+            raise TraceError(None, "more blocks than the file has bytes", place)
     return segments
 
 
@@ -162,11 +174,11 @@ def _segment(found, place):
     fields = _Fields(found, place)
     segment = Segment(
         address=fields.number("address", ADDRESS_MAX), device=fields.number("device", DEVICES_MAX - 1, 0),
-        stream=fields.number("stream", STREAM_MAX, 0), segment_type=fields.text("segment_type", ("small", "large")),
+        stream=fields.number("stream", STREAM_MAX, 0), segment_type=fields.text("segment_type", SEGMENT_TYPES),
         pool_id=_pool_id(found, place), is_expandable=found.get("is_expandable") is True)
     fields.number("total_size", SIZE_MAX)       # the only one of the sums that every version has
     end = segment.address
-    for index, block in enumerate(_list(fields.get("blocks"), f"{place}.blocks")):
+    for index, block in enumerate(_unpacked(_list(fields.get("blocks"), f"{place}.blocks"))):
         segment.blocks.append(_block(block, end, f"{place}.blocks[{index}]"))
         end += segment.blocks[-1].size
     for name, states in (("total_size", STATES), ("allocated_size", (ALLOCATED,)), ("active_size", STATES[:2])):
@@ -175,6 +187,15 @@ def _segment(found, place):
         if held != stated:
             raise TraceError(None, f"{stated} bytes, but its blocks have {held}", f"{place}.{name}")
     return segment
+
+
+def _unpacked(parts):
+    """Yield the blocks of a segment that does not agree with them, or that shares them, as dicts again."""
+    for part in parts:
+        if type(part) is Blocks:
+            yield from part
+        else:
+            yield part
 
 
 def _block(found, address, place):
@@ -194,9 +215,11 @@ def _block(found, address, place):
 
 def _pool_id(found, place):
     pool_id = found.get("segment_pool_id", (0, 0))
-    if type(pool_id) in (tuple, list) and len(pool_id) == 2 and all(type(part) is int for part in pool_id):
+    if (type(pool_id) in (tuple, list) and len(pool_id) == 2
+            and all(type(part) is int and 0 <= part <= POOL_ID_MAX for part in pool_id)):
         return tuple(pool_id)
-    raise TraceError(None, f"{_kind(pool_id)} is no id of a pool: expected two integers", f"{place}.segment_pool_id")
+    raise TraceError(None, f"{_kind(pool_id)} is no id of a pool: expected two integers from 0 to {POOL_ID_MAX}",
+                     f"{place}.segment_pool_id")
 
 
 def _entries(trace, place):
@@ -259,6 +282,6 @@ def _list(found, place):
 
 def _kind(value):
     """Say what a value is; containers may hold themselves, so they are named only."""
-    if isinstance(value, Entries):
-        return "an entry of a trace"
+    if type(value) in PACKED:
+        return PACKED[type(value)]
     return f"a {type(value).__name__}" if isinstance(value, (dict, list, tuple)) else shown(value)
