@@ -1,5 +1,6 @@
 """Caches of threads: nothing is ever missing, nothing is handed out twice, and most calls need nothing else."""
 
+import ctypes
 import gc
 import os
 import random
@@ -7,11 +8,15 @@ import threading
 
 import cuda_pool as cp
 import pytest
-from cuda_pool import _bench, _testing
+from cuda_pool import _bench, _testing, capi
 
 from .models import optimised
 
 MIB = 1 << 20
+
+C_ALLOC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+                           ctypes.POINTER(ctypes.c_void_p))(capi.functions["cuda_pool_alloc"].address)
+C_FREE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(capi.functions["cuda_pool_free"].address)
 
 
 @pytest.fixture
@@ -43,6 +48,59 @@ def test_what_is_freed_is_reused(pool, nbytes):
     pool.free(first)
     pool.free(kept)
     assert pool.stats().used == 0
+
+
+class InC:
+    """What C calls of a pool: other functions than those that Python calls, up to the caches."""
+
+    def __init__(self, pool):
+        self.pool = pool
+
+    def alloc(self, nbytes, stream=0):
+        ptr = ctypes.c_void_p()
+        assert C_ALLOC(self.pool.handle, nbytes, stream, ctypes.byref(ptr)) == 0
+        return ptr.value
+
+    def free(self, ptr):
+        assert C_FREE(self.pool.handle, ptr) == 0
+
+
+each_way = pytest.mark.parametrize("of", [lambda pool: pool, InC], ids=["python", "c"])
+
+
+@each_way
+@pytest.mark.parametrize("nbytes", [17_000, 300_000, MIB - 256, MIB])
+@pytest.mark.parametrize("stream", [0, 2])
+def test_the_block_that_was_freed_last_is_taken_first(pool, of, nbytes, stream):
+    """Blocks of up to 1 MiB come from a cache, of each stream: of those in the tier the lowest would be taken first."""
+    calls = of(pool)
+    calls.free(calls.alloc(512, 2 - stream))    # a seat that has a cache, but of the other stream
+    low, high = sorted(calls.alloc(nbytes, stream) for _ in range(5))[1:4:2]
+    calls.free(low)
+    calls.free(high)
+    assert [calls.alloc(nbytes, stream) for _ in range(2)] == [high, low]
+
+
+@each_way
+@pytest.mark.parametrize("nbytes", [20 << 10, 256 << 10, MIB])
+def test_a_cached_block_serves_what_needs_a_little_less(pool, of, nbytes):
+    """The next bin is looked at: with all of the block, where the tier would cut off what is not needed."""
+    calls = of(pool)
+    block = sorted(calls.alloc(nbytes) for _ in range(3))[1]
+    calls.free(block)
+    assert calls.alloc(nbytes - nbytes // 16) == block
+    assert pool.stats().used == 3 * nbytes and pool.stats().requested == 3 * nbytes - nbytes // 16
+
+
+@each_way
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_a_seat_without_a_cache_of_the_stream_while_calls_are_recorded(pool, of, nbytes):
+    """Then it is asked for a slot or a block all the same."""
+    calls = of(pool)
+    calls.free(calls.alloc(512, 2))
+    with cp.record(pool):
+        calls.free(calls.alloc(nbytes))
+    assert pool.stats().used == 0 and pool.stats().alloc_count == 2
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
