@@ -452,6 +452,18 @@ def test_forget_stream(make_device):
     assert device.calls["cudaStreamSynchronize"] == 1
 
 
+def test_small_blocks_at_an_alignment_that_slots_do_not_have(make_device):
+    """Where a region begins anywhere they are blocks of the mid tier, each in a granule of the map of its own."""
+    with cp.Pool("512MiB", device=make_device("1GiB", base_alignment=256)) as pool:
+        assert pool.settings.granule > 1024
+        ptrs = [pool.alloc(1, alignment=1024) for _ in range(100)]
+        assert all(pool.size_of(ptr) == 1 and ptr % 1024 == 0 for ptr in ptrs)
+        pool.check()
+        for ptr in ptrs:
+            pool.free(ptr)
+        assert pool.stats().used == 0
+
+
 def test_a_refused_alignment_makes_nothing_pending(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device, slab_max=0, mid_max=0, min_block=256)
