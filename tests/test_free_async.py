@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import cuda_pool as cp
+from cuda_pool import _testing
 
 KIB = 1 << 10
 
@@ -36,6 +37,22 @@ def test_one_stream_never_waits(pool, sim_device, streams):
         pool.free_async(pool.alloc(1000, stream), stream)
     pool.check()
     assert waits(sim_device) == 0
+
+
+@pytest.mark.parametrize("nbytes", [1000, 20_000, 2 << 20])
+def test_a_recorded_use_ends_with_the_block(pool, streams, nbytes):
+    """The next block at its address was never used by that stream: freed, it waits for its own stream alone."""
+    stream, other = streams
+    kept, ptr = pool.alloc(nbytes, stream), pool.alloc(nbytes, stream)
+    pool.record_use(ptr, other)
+    pool.free(ptr)
+    assert _testing.uses_count(pool) == 0
+    assert pool.alloc(nbytes, stream) == ptr
+    pool.free_async(ptr, stream)
+    assert pool.alloc(nbytes, stream) == ptr
+    pool.free(ptr)
+    pool.free(kept)
+    pool.check()
 
 
 def test_a_forgotten_stream_is_not_asked_again(pool, sim_device, streams):
