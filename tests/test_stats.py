@@ -72,6 +72,17 @@ def test_tiers(device):
     assert stats.buddy == cp.TierStats(1, 2 * MIB, 2 * MIB)
 
 
+@pytest.mark.parametrize("mid_max", [20_000, 1 << 20, (1 << 20) + 256])
+def test_the_buddy_tier_has_what_is_larger_than_mid_max(make_device, mid_max):
+    with cp.Pool("64MiB", device=make_device("128MiB"), mid_max=mid_max) as pool:
+        ptrs = [pool.alloc(nbytes) for nbytes in (mid_max - 1, mid_max, mid_max + 1, 4 * mid_max)]
+        stats = pool.stats()
+        assert (stats.mid.blocks, stats.mid.requested) == (2, 2 * mid_max - 1)
+        assert (stats.buddy.blocks, stats.buddy.requested) == (2, 5 * mid_max + 1)
+        for ptr in ptrs:
+            pool.free(ptr)
+
+
 def test_upstream_calls(make_device):
     device = make_device()
     pool = cp.Pool("1MiB", device=device, scrub=True)
