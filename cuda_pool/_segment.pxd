@@ -8,15 +8,15 @@ from cuda_pool._gauge cimport gauge_has_room, gauge_move, gauge_note, gauge_part
 from cuda_pool._learn cimport learn_leave, learn_t
 from cuda_pool._lock cimport APART
 from cuda_pool._mid cimport MID_UNIT, mid_block_t, mid_has_none, mid_t
-from cuda_pool._owner cimport NOBODY, owner_t, owners_t, view_t
+from cuda_pool._owner cimport owner_t, owners_t, view_t
 from cuda_pool._pages cimport pages_t
-from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_size, set_u32, set_u64, swap_u64
+from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_u32, set_u64, swap_u64
 from cuda_pool._seat cimport seat_t, system_thread
 from cuda_pool._slab cimport (
     NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_UNIT, slab_lists_t, slab_return, slab_slot, slab_t, slab_take,
     slabs_available, slabs_of, slabs_t, slot_is_live)
 from cuda_pool._status cimport STATUS_OK
-from cuda_pool._tally cimport tally_enter, tally_leave, tally_t
+from cuda_pool._tally cimport tally_leave, tally_t
 
 # What a segment is made with; bytes. cuda_pool.settings derives it from the arguments of Pool.
 ctypedef struct settings_t:

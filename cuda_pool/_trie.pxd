@@ -6,8 +6,8 @@ A bitmap says which bins have any, as in TLSF (Masmano et al., ECRTS 2004). The 
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bits cimport clz64, ctz64, log2_floor
-from cuda_pool._mid cimport FREE_NODE, MID_STEPS, MID_WORDS, NO_MID, mid_bins_t, mid_block_t, mid_node_t, mid_t
+from cuda_pool._bits cimport ctz64, log2_floor
+from cuda_pool._mid cimport FREE_NODE, MID_STEPS, NO_MID, mid_bins_t, mid_block_t, mid_node_t, mid_t
 from cuda_pool._owner cimport owner_t
 
 cdef enum:

@@ -10,7 +10,7 @@ _cut.
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from cuda_pool._bits cimport clz64, log2_floor
+from cuda_pool._bits cimport log2_floor
 from cuda_pool._cut cimport (
     free_insert, free_merged, free_remove, is_mergeable, mark_taken, mid_absorb_next, mid_split, record_make,
     record_return)

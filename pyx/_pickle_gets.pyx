@@ -4,7 +4,7 @@ A pickle puts nearly every object into its memo, in case it is needed again, and
 can let go of the others as soon as nothing else holds them, and of these after the last time.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 

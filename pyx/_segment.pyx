@@ -3,7 +3,6 @@
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
-from cuda_pool._bins cimport CACHED
 from cuda_pool._bits cimport ctz64, log2_ceil, log2_floor, round_down, round_up
 from cuda_pool._buddy cimport (
     BUDDY_HELD, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_allowed_below, buddy_claim, buddy_could_join,
@@ -24,7 +23,7 @@ from cuda_pool._pages cimport pages_destroy, pages_init
 from cuda_pool._plain cimport block_bytes, block_enter, block_use, learn_total, plain_free, set_tag
 from cuda_pool._prepare cimport segment_bytes_ahead, segment_drop_ready, segment_follow, segment_predicts
 from cuda_pool._region cimport REGION_PAGE
-from cuda_pool._relaxed cimport add_size, get_size, get_u64, set_size, set_u32, set_u64
+from cuda_pool._relaxed cimport add_size, get_size, set_size, set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._seat cimport seat_t, seat_total, system_thread
 from cuda_pool._slab cimport (

@@ -174,15 +174,21 @@ def test_pending_frees_are_completed_and_slabs_returned(make_pool):
     assert report.after.free_blocks <= 2 and pool.stats().defrag_count == 1
 
 
+def every_second(pool, device, count):
+    """Allocate so many blocks of 2 MiB, fill each with its number, and free every second; return all addresses."""
+    blocks = [pool.alloc(2 * MIB) for _ in range(count)]
+    for value, ptr in enumerate(blocks):
+        device.memset(ptr, value, 2 * MIB)
+    for ptr in blocks[::2]:
+        pool.free(ptr)
+    return blocks
+
+
 def test_pages_are_moved_ahead_of_the_request(make_device):
     """Where pages can move, the largest request then makes no driver call; what is live stays where it is."""
     device = make_device("64MiB")
     with CheckedPool("64MiB", device=device, backing="virtual") as pool:
-        blocks = [pool.alloc(2 * MIB) for _ in range(32)]
-        for value, ptr in enumerate(blocks):
-            device.memset(ptr, value, 2 * MIB)
-        for ptr in blocks[::2]:
-            pool.free(ptr)
+        blocks = every_second(pool, device, 32)
         report = pool.defragment()
         assert report.completed and 1 <= report.pages_moved <= 16 and report.moved_blocks == 0
         assert report.before.largest_free == report.after.largest_free == report.after.free == 32 * MIB
@@ -283,11 +289,7 @@ def test_case_40_moving_pages_fails(make_device, call):
     for after in range(20):
         device = make_device("32MiB")
         with CheckedPool("32MiB", device=device, backing="virtual") as pool:
-            blocks = [pool.alloc(2 * MIB) for _ in range(16)]
-            for value, ptr in enumerate(blocks):
-                device.memset(ptr, value, 2 * MIB)
-            for ptr in blocks[::2]:
-                pool.free(ptr)
+            blocks = every_second(pool, device, 16)
             device.fail(call, code="cudaErrorLaunchFailure", after=after)
             try:
                 pool.defragment()
@@ -919,8 +921,10 @@ def test_programs_do_not_race_and_keep_their_data(reuse, by_itself):
 
 VIRTUAL_GROWING = {
     "grows": ("64KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "3MiB"}),
-    "grows_and_shrinks": ("4KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "2MiB", "release_threshold": "64KiB"}),
-    "grows_textbook": ("512KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "3MiB", "mid_max": "100KiB"}),
+    "grows_and_shrinks": ("4KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "2MiB",
+                                   "release_threshold": "64KiB"}),
+    "grows_textbook": ("512KiB", {"backing": "virtual", "growth": "dynamic", "max_capacity": "3MiB",
+                                  "mid_max": "100KiB"}),
 }
 
 
