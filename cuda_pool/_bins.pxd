@@ -11,12 +11,12 @@ from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._owner cimport owner_t
 
 cdef enum:
-    BIN_BYTES_MAX = 256 << 10       # a bin of slots holds at most so much, 1 / BIN_SHARE of the capacity, and BIN_MOST
-    BIN_SHARE = 4096
+    # A bin of slots holds at most bin_bytes() of the pool, and BIN_MOST.
     BIN_LEAST = 2                   # slots, however small the pool is
     BIN_MOST = 64
     BIN_ALIGNMENT = 256             # settings.ALIGNMENT
-    BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many
+    BLOCK_ENTRIES = 16              # a bin of blocks of the mid tier holds so many,
+    BLOCK_ENTRIES_MOST = 64         # or so many, see _crowd
     BLOCK_SHIFT_LEAST = 12
     BLOCK_SHIFT_MOST = 20
     BLOCK_LEAST = 1 << BLOCK_SHIFT_LEAST    # bytes: blocks from 4 KiB
@@ -80,6 +80,14 @@ cdef inline int block_bin(size_t nbytes) noexcept nogil:
 cdef inline bint is_cache(const cache_t* cache) noexcept nogil:
     """Is it one, and not what a seat has in its place?"""
     return cache.mapped != 0
+
+
+cdef inline void cache_limit_blocks(cache_t* cache, size_t most, int entries) noexcept nogil:
+    """Let blocks in a cache be at most so many bytes, and so many in a bin; there are no more."""
+    cdef int index
+    cache.blocks_most = most
+    for index in range(BLOCK_BINS):
+        cache.block[index].limit = cache.block[index].floor + entries
 
 
 cdef inline uint32_t bin_count(const bin_t* bin) noexcept nogil:

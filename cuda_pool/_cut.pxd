@@ -1,9 +1,10 @@
 """The inline part of _mid: blocks are cut in two, merged with their neighbours, and put among the free ones."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from cuda_pool._mid cimport (
-    MID_FREE, MID_SPARE, NO_MID, mid_better, mid_block_t, mid_find_key, mid_has_none, mid_state_t, mid_t)
+    MID_FREE, MID_SPARE, NO_MID, mid_better, mid_block_t, mid_find_key, mid_has_none, mid_more_records, mid_state_t,
+    mid_t)
 from cuda_pool._owner cimport NOBODY, later_batch, owner_t
 from cuda_pool._trie cimport find_key, is_leaf, trie_cut, trie_insert, trie_replace
 
@@ -29,7 +30,7 @@ cdef inline uint32_t mid_take_best(mid_t* mid, owner_t owner, uint32_t size, mid
 
 cdef inline void mark_taken(mid_t* mid, uint32_t index, mid_state_t state, uint32_t gap) noexcept nogil:
     cdef mid_block_t* block = &mid.block[index]
-    block.state = state
+    block.state = <uint8_t>state
     block.role.live.gap = gap
     mid.gaps += gap
     mid.used += block.size
@@ -115,18 +116,19 @@ cdef inline void mid_absorb_next(mid_t* mid, uint32_t index) noexcept nogil:
 
 cdef inline uint32_t record_make(mid_t* mid) noexcept nogil:
     """Return the index of an unused record; mid_reserve() has made sure that there is one."""
-    cdef uint32_t index = mid.spare
-    if index == NO_MID:
-        index = mid.made
-        mid.made += 1
-        return index
-    mid.spare = mid.block[index].after
+    cdef uint32_t* spare = &mid.spare[mid.side]
+    cdef uint32_t index
+    if spare[0] == NO_MID:
+        mid_more_records(mid)
+    index = spare[0]
+    spare[0] = mid.block[index].after
     mid.spares -= 1
     return index
 
 
 cdef inline void record_return(mid_t* mid, uint32_t index) noexcept nogil:
-    mid.block[index].state = MID_SPARE
-    mid.block[index].after = mid.spare
-    mid.spare = index
+    cdef mid_block_t* record = &mid.block[index]
+    record.state = MID_SPARE
+    record.after = mid.spare[record.side]
+    mid.spare[record.side] = index
     mid.spares += 1

@@ -4,7 +4,7 @@ from cuda_pool._cache cimport seats_empty
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._owner cimport LEGACY
 from cuda_pool._relaxed cimport get_pointer
-from cuda_pool._seat cimport seats_go, seats_stop
+from cuda_pool._seat cimport seat_side, seats_go, seats_stop
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport STATUS_CLOSED, STATUS_FORKED, STATUS_OK
 
@@ -63,6 +63,8 @@ cdef inline void heaps_lock(pool_t* pool) noexcept nogil:
     for owner in range(LEGACY, pool.order.streams):
         lock_acquire(&pool.heaps[owner].lock)
     pool.heaps_held = pool.order.streams
+    pool.segment.slabs.side = seat_side(pool, pool.place)
+    pool.segment.mid.side = pool.segment.slabs.side
 
 
 cdef inline int enter_heaps(pool_t* pool) noexcept nogil:

@@ -1,9 +1,10 @@
 """Mid tier: one range of coalescing blocks, best fit in O(log n) through a bitmap of tries."""
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._pages cimport pages_missing, pages_t
+from cuda_pool._side cimport SIDES
 
 cdef extern from * nogil:
     """
@@ -19,6 +20,7 @@ cdef enum:
     MID_BINS = 32 * MID_STEPS       # sizes have 32 bits
     MID_WORDS = 16                  # MID_BINS / 64
     MID_CANDIDATES = 16
+    RECORD_GROUP = 16
 
 ctypedef int mid_state_t
 
@@ -59,7 +61,8 @@ ctypedef struct mid_block_t:
     uint32_t size                   # units
     uint32_t before                 # physical neighbours
     uint32_t after
-    uint16_t state
+    uint8_t state
+    uint8_t side                    # of the threads for whose blocks the record is used
     owner_t owner                   # of a free block; a live one keeps the owner and the batch of what it was cut from
     uint32_t batch                  # of the last free in it, unless it is nobody's
     mid_role_t role
@@ -79,7 +82,9 @@ ctypedef struct mid_bins_t:
 #   the first d key bits
 #   gaps == sum(gap of the blocks that are not free) <= gaps_max
 #   bit b of filled is set  <=>  root[b] is not NO_MID;  bit w of words is set  <=>  filled[w] != 0
-#   bin == bin_of(size) in every node
+#   bin == bin_of(size) in every node;  spares == sum(length of the chains of unused records)
+# Records come in groups of RECORD_GROUP, which fill whole pairs of cache lines, and a group is of one side: to take or
+# return a cached block a thread writes in its record, and should not find there what another one wrote.
 ctypedef struct mid_t:
     uint32_t start
     uint32_t end
@@ -93,8 +98,9 @@ ctypedef struct mid_t:
     mid_block_t* block              # records, that never move: they are looked at without a lock, too
     uint32_t capacity               # records that there may be
     uint32_t made                   # records ever used
-    uint32_t spare                  # chain of returned records, along `after`
-    uint32_t spares
+    uint32_t side                   # of the thread that is at work
+    uint32_t spare[SIDES]           # chains of records that are not used, along `after`
+    uint32_t spares                 # in all of them
     const pages_t* pages            # under the tier, NULL: all memory is always there
     uint32_t gaps
     uint32_t gaps_max
@@ -149,6 +155,10 @@ cdef uint32_t mid_allowed_edge(const mid_t* mid, const view_t* view) noexcept no
 cdef void mid_shrink(mid_t* mid, uint32_t size) noexcept nogil      # give up `size` units of the edge
 cdef uint32_t mid_largest(const mid_t* mid, owner_t owner) noexcept nogil
 cdef const char* mid_check(const mid_t* mid) noexcept nogil         # NULL, or the broken invariant
+
+# Let there be unused records on `side`: a group that was never used, or, where there is none left, another side's.
+cdef void mid_more_records(mid_t* mid) noexcept nogil
+
 
 cdef inline bint mid_reserve(const mid_t* mid, uint32_t records) noexcept nogil:
     """Are there so many records for new blocks?"""

@@ -14,7 +14,7 @@ from cuda_pool._gauge cimport gauge_fall, gauge_part, gauge_rise, gauge_t
 from cuda_pool._likely cimport likely
 from cuda_pool._lock cimport lock_clear
 from cuda_pool._owner cimport OWNERS, owner_t
-from cuda_pool._relaxed cimport add_size, get_size
+from cuda_pool._relaxed cimport add_size, get_pointer, get_size
 from cuda_pool._tally cimport tally_t
 
 cdef extern from * nogil:
@@ -74,6 +74,7 @@ ctypedef struct seat_t:
     void* pool                      # the pool_t, NULL once that let go
     uint32_t stopped                # a seat_stop_t, for whoever looks; the thread sees it at `gate`
     uint32_t mark                   # of what lies in its caches: never used twice in a pool
+    uint32_t side                   # of the slots that it takes first, see slab_t
     owner_t recent                  # whose cache served last
     owner_t wanted                  # whose cache was missed last, or NOBODY
     size_t allocs                   # what its calls changed since the caches were emptied last
@@ -115,6 +116,17 @@ cdef inline seat_t* seat_enter(seat_t* seat, const void* key) noexcept nogil:
         return seat
     lock_clear(&seat.busy)
     return NULL
+
+
+cdef inline seat_t* seat_here(const void* pool, uint32_t place) noexcept nogil:
+    """The calling thread's seat at a pool, if it is found at once; or NULL."""
+    cdef seat_t* seat = seat_place(place)[0]
+    return seat if seat != NULL and get_pointer(<void* const*>&seat.pool) == pool else NULL
+
+
+cdef inline uint32_t seat_side(const void* pool, uint32_t place) noexcept nogil:
+    cdef const seat_t* seat = seat_here(pool, place)
+    return seat.side if seat != NULL else 0
 
 
 cdef inline void seat_leave(seat_t* seat) noexcept nogil:

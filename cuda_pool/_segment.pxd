@@ -130,9 +130,10 @@ cdef void segment_highs(const segment_t* segment, size_t* used, size_t* requeste
 # lock alone.
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                              size_t* used) noexcept nogil
-# Serve a request from a slab of the owner's, or a new one, without unmaking any.
-cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
-                            size_t* used) noexcept nogil
+# Serve a request from a slab of the owner's, or a new one, without unmaking any. Where there are slots of other sides
+# only, a new one is made if it has at most `own_most` bytes.
+cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t own_most,
+                            size_t* offset, size_t* used) noexcept nogil
 # Serve a movable block's request: from the mid tier, whatever its size, and from the buddy tier only where that fails.
 cdef int segment_alloc_movable(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
                                size_t* used) noexcept nogil

@@ -1,11 +1,12 @@
 """Slabs: blocks cut into equal slots, one size class each."""
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from cuda_pool._heap cimport heap_t
 from cuda_pool._learn cimport demand_t
 from cuda_pool._owner cimport owner_t, view_t
 from cuda_pool._relaxed cimport set_u32
+from cuda_pool._side cimport SIDES
 
 cdef extern from * nogil:
     """
@@ -32,7 +33,8 @@ cdef enum:
     SLAB_BYTES_MAX = 1 << 20        # growth with demand stops here
     SLAB_CLASSES_MAX = 512
     SLOT_CANDIDATES = 64
-    SLAB_PADDING = 1                # words that make a record two cache lines, as a heap: see there
+    LINE_SHIFT = 4
+    LINE_SLOTS = 1 << LINE_SHIFT    # whose words share two cache lines: one fetches its neighbour, too
 
 ctypedef int slab_list_t
 
@@ -55,15 +57,17 @@ ctypedef struct slab_lists_t:
     uint32_t held                   # newest slot that the owner freed in another owner's slab; a record of held_t
     size_t slots_used
 
-# Of a slot: bytes requested while it is live; else NOT_LIVE with the next of the chain, or the mark of whoever keeps it
+# Of a slot: bytes requested while it is live; else NOT_LIVE with the next of its chain, or the mark of whoever keeps it
 # in a cache. And the batch in which its slab's owner last freed it.
 ctypedef struct slot_t:
     uint32_t value
     uint32_t batch
 
-# A slot is live, or held (freed, and not to be reused yet), or free.
+# A slot is live, or held (freed, and not to be reused yet), or free. The LINE_SLOTS whose words share lines are of one
+# side, that of the thread that was given the first of them: two threads that write in one line wait for each other.
 # Invariants, asserted by slabs_check():
-#   used + length of the free chain + (slots - fresh) == slots;  used == number of bits set in live + held
+#   used + sum(length of the free chains) + (slots - fresh) == slots;  used == number of bits set in live + held
+#   a slot on the chain of a side is of that side
 #   a slab is on the list of its state and owner:  FULL <=> used == slots;  READY <=> ready  =>  fresh == 0
 #   used == 0  =>  the slab is ready, or `empty` of its lists: at most one is
 #   slots_used of an owner's class == sum(used of its slabs)
@@ -79,7 +83,6 @@ ctypedef struct slab_t:
     uint32_t slots
     uint32_t used
     uint32_t held
-    uint32_t free                   # head of the chain of returned slots, NO_SLOT at its end
     uint32_t fresh                  # slots from here on were never handed out
     uint32_t next                   # neighbours on the list of its state
     uint32_t prev
@@ -88,11 +91,11 @@ ctypedef struct slab_t:
     bint ready
     slot_t* slot
     uint64_t* live                  # a bit per slot
+    uint32_t* free                  # heads of the chains of returned slots, one per side, NO_SLOT at the end of each
     size_t start                    # of slot 0: offset + colour
     size_t size                     # of its class, as the next one
     uint64_t reciprocal
     uint64_t limit                  # the same, but 0 where offsets in the slab may lie below `start`
-    uint64_t padding[SLAB_PADDING]
 
 # A heap's lock guards the lists of its owner, the slabs on them and their slots; the owner and the number of records
 # change with the pool's lock held as well. What is not an owner's is guarded by that alone.
@@ -107,6 +110,7 @@ ctypedef struct slabs_t:
     demand_t* demand                # the same; guarded by all locks
     size_t passed                   # periods that the demand has been through, see slabs_pass()
     int stride
+    uint32_t side                   # of the thread that holds all heaps' locks
     uint16_t* table                 # class of the smallest slot that holds n * SLAB_UNIT bytes
     slab_t* slab                    # records, that never move: they are looked at without a lock, too
     uint32_t capacity
@@ -153,6 +157,13 @@ cdef bint slab_has_allowed(const slabs_t* slabs, uint32_t index, const view_t* v
 # Make a slab another owner's. Not an empty one if that owner has one: False, and nothing changed.
 cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t batch) noexcept nogil
 cdef void slab_relist(slabs_t* slabs, uint32_t index, slab_list_t old, slab_list_t new) noexcept nogil
+# A slab from which a thread of a side should take slots: one of the first that are available which has some returned
+# there or never handed out, or else the first; or NO_SLAB.
+cdef uint32_t slabs_available_on(const slabs_t* slabs, const slab_lists_t* lists, uint32_t side) noexcept nogil
+# Leave the rest of a line to the side of those that were handed out: they are returned there.
+cdef void slab_leave_line(slabs_t* slabs, uint32_t index) noexcept nogil
+# Let all lines be of a side.
+cdef void slab_adopt(slab_t* slab, uint32_t side) noexcept nogil
 cdef const char* slabs_check(const slabs_t* slabs) noexcept nogil
 
 cdef inline bint slot_is_live(const slab_t* slab, uint32_t slot) noexcept nogil:
@@ -183,15 +194,51 @@ cdef inline uint32_t slabs_empty(const slabs_t* slabs, const slab_lists_t* lists
 
 # The fast path of the whole pool: small enough to be part of whatever uses it.
 
+cdef inline uint8_t* side_of(const slab_t* slab, uint32_t slot) noexcept nogil:
+    """The side of a slot's line. They lie behind the heads of the chains."""
+    return <uint8_t*>(slab.free + SIDES) + (slot >> LINE_SHIFT)
+
+
+cdef inline uint32_t side_with_slots(const slab_t* slab) noexcept nogil:
+    """A side on which there are returned slots, of a slab that has some."""
+    cdef uint32_t side = 0
+    while slab.free[side] == NO_SLOT:
+        side += 1
+    return side
+
+
+cdef inline bint slab_has_on(const slab_t* slab, uint32_t side) noexcept nogil:
+    """Are there returned slots on a side, or some that were never handed out?"""
+    return slab.free[side] != NO_SLOT or slab.fresh != slab.slots
+
+
+cdef inline void slab_begin_line(slabs_t* slabs, uint32_t index, uint32_t side) noexcept nogil:
+    """Let a side begin with a line of its own, if there is nothing for it but slots that were never handed out."""
+    cdef const slab_t* slab = &slabs.slab[index]
+    if (slab.free[side] == NO_SLOT and slab.fresh % LINE_SLOTS != 0 and slab.fresh != slab.slots
+            and side_of(slab, slab.fresh)[0] != side):
+        slab_leave_line(slabs, index)
+
+
 cdef inline size_t slab_take(slabs_t* slabs, uint32_t index, size_t nbytes) noexcept nogil:
-    """Take a slot of a slab that is not full; bytes from the start of the region."""
+    """The same as slab_take_on(), for the thread that holds all heaps' locks."""
+    return slab_take_on(slabs, index, slabs.side, nbytes)
+
+
+cdef inline size_t slab_take_on(slabs_t* slabs, uint32_t index, uint32_t side, size_t nbytes) noexcept nogil:
+    """Take a slot of a slab that is not full, of a side as far as it has any; bytes from the start of the region."""
     cdef slab_t* slab = &slabs.slab[index]
-    cdef uint32_t slot = slab.free
+    cdef uint32_t slot
+    if not slab_has_on(slab, side):
+        side = side_with_slots(slab)
+    slot = slab.free[side]
     if slot != NO_SLOT:
-        slab.free = slab.slot[slot].value & NO_SLOT
+        slab.free[side] = slab.slot[slot].value & NO_SLOT
     else:
         slot = slab.fresh
         slab.slot[slot].batch = slab.birth
+        if slot % LINE_SLOTS == 0:
+            side_of(slab, slot)[0] = <uint8_t>side
     set_u32(&slab.slot[slot].value, <uint32_t>nbytes)
     if slot == slab.fresh:
         set_u32(&slab.fresh, slot + 1)
@@ -237,13 +284,14 @@ cdef inline bint slab_unfresh(slabs_t* slabs, uint32_t index, uint32_t slot) noe
 
 
 cdef inline bint slot_push(slabs_t* slabs, uint32_t index, uint32_t slot) noexcept nogil:
-    """Put a slot that is live no more on the chain; the same result."""
+    """Put a slot that is live no more on the chain of its side; the same result."""
     cdef slab_t* slab = &slabs.slab[index]
     cdef slab_lists_t* lists = slab.lists
+    cdef uint32_t* chain = &slab.free[side_of(slab, slot)[0]]
     if slab.used == slab.slots:
         slab_relist(slabs, index, SLAB_FULL, SLAB_PARTIAL)
-    set_u32(&slab.slot[slot].value, NOT_LIVE | slab.free)
-    slab.free = slot
+    set_u32(&slab.slot[slot].value, NOT_LIVE | chain[0])
+    chain[0] = slot
     slab.used -= 1
     lists.slots_used -= 1
     if slab.used != 0:

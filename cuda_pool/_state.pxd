@@ -14,6 +14,7 @@ from cuda_pool._order cimport order_t, stream_freed
 from cuda_pool._owner cimport LEGACY, NOBODY, owner_t, view_t
 from cuda_pool._region cimport REGION_SHIFT, regions_find, regions_t
 from cuda_pool._relaxed cimport get_size
+from cuda_pool._seat cimport seat_t
 from cuda_pool._segment cimport (
     TIER_SLAB, is_movable, place_t, segment_alloc, segment_claim_place, segment_find, segment_free, segment_t,
     segment_unclaim_place)
@@ -52,12 +53,25 @@ cdef enum:                      # upstream_t
     UPSTREAM_MEMCPY
     UPSTREAM_CALLS
 
+cdef enum:
+    BIN_BYTES_MAX = 256 << 10
+    BIN_SHARE = 4096                # of the capacity
+    BLOCKS_BYTES_MAX = 64 << 20
+    BLOCKS_SHARE = 128
+
 # When memory that was freed on one stream goes to another one.
 ctypedef int reuse_t
 
 cdef enum:
     WAIT_SHARE = 2                  # of the peak of used bytes: up to there a pool grows rather than waits
     MARK_SHARE = 64                 # of the regions: so much freed on a stream that can vanish is worth an event
+
+# Who was the last to free a block with the lock, how many more times in a row others are reckoned with, and how much
+# the caches may hold that hold more meanwhile.
+ctypedef struct crowd_t:
+    const seat_t* last
+    uint32_t calls
+    size_t bytes
 
 cdef enum:                      # reuse_t
     REUSE_WAIT = 0                  # behind a wait that is put on the other stream
@@ -142,6 +156,7 @@ ctypedef struct pool_t:
     claim_t refused                 # what the driver returned when STATUS_OVERLAP was, and what that is part of
     claim_t taken
     leaving_t* leaving
+    crowd_t crowd
     order_t order
     helds_t helds
     uses_t uses
@@ -183,6 +198,16 @@ cdef void leave_locked(pool_t* pool, owner_t owner, owner_t to) noexcept nogil
 # Let the default stream be the home of the movable blocks of a stream whose work is done.
 cdef void rehome_locked(pool_t* pool, owner_t owner) noexcept nogil
 cdef const char* state_check(const pool_t* pool) noexcept nogil
+
+
+cdef inline size_t bin_bytes(const pool_t* pool) noexcept nogil:
+    """Bytes of one size class that a thread may have for itself, in a cache or as a new slab."""
+    return min(pool.capacity // BIN_SHARE, <size_t>BIN_BYTES_MAX)
+
+
+cdef inline size_t blocks_bytes(const pool_t* pool) noexcept nogil:
+    """Bytes of blocks that a cache may hold while no other thread is in the way, see _crowd."""
+    return min(pool.capacity // BLOCKS_SHARE, <size_t>BLOCKS_BYTES_MAX)
 
 
 cdef inline size_t pool_offset(const pool_t* pool, const void* ptr) noexcept nogil:

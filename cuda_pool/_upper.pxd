@@ -6,6 +6,7 @@ way to here, where all that a call does is one function.
 
 from libc.stdint cimport uint32_t
 
+from cuda_pool._crowd cimport crowd_note_free, is_shared
 from cuda_pool._defrag cimport defrag_note
 from cuda_pool._growth cimport release_note
 from cuda_pool._known cimport known_locked, may_reuse
@@ -13,6 +14,7 @@ from cuda_pool._locks cimport enter_lock, leave_lock
 from cuda_pool._order cimport stream_ref_t
 from cuda_pool._owner cimport NOBODY, owner_t
 from cuda_pool._plain cimport plain_alloc, plain_free
+from cuda_pool._seat cimport seat_side
 from cuda_pool._segment cimport (
     is_movable, place_leave, place_t, segment_alloc_large, segment_claim_place, segment_mid_is_live, segment_used)
 from cuda_pool._state cimport batch_of_origin, pool_address, pool_offset, pool_t
@@ -35,6 +37,8 @@ cdef inline bint upper_take(pool_t* pool, size_t nbytes, size_t alignment, const
     cdef bint done = False
     if nbytes <= pool.segment.slabs.max or enter_lock(pool) != STATUS_OK:
         return False
+    if is_shared(pool):
+        pool.segment.mid.side = seat_side(pool, pool.place)
     owner = known_locked(pool, stream)
     if pool.order.captures == 0 and may_reuse(pool, owner, stream) and not pool.defrag.due:
         done = (plain_alloc(&pool.segment, owner, nbytes, alignment, &offset, &used)
@@ -71,4 +75,5 @@ cdef inline bint free_mid_locked(pool_t* pool, size_t offset) noexcept nogil:
         batch = batch_of_origin(pool, place.owner, place.batch)
     place_leave(&pool.segment, &place)
     plain_free(&pool.segment, place.index, place.owner if batch != 0 else <owner_t>NOBODY, batch)
+    crowd_note_free(pool, place.owner, place.used)
     return True

@@ -7,11 +7,11 @@ from libc.stdint cimport uint16_t, uint32_t
 from libc.string cimport memmove, memset
 
 from cuda_pool._bins cimport (
-    BIN_ALIGNMENT, BIN_BYTES_MAX, BIN_LEAST, BIN_MOST, BIN_SHARE, BLOCK_BINS, BLOCK_ENTRIES, FRESH, bin_count, bin_t,
-    cache_t, entry_t, is_cache)
+    BIN_ALIGNMENT, BIN_LEAST, BIN_MOST, BLOCK_BINS, BLOCK_ENTRIES, BLOCK_ENTRIES_MOST, FRESH, bin_count, bin_t,
+    cache_limit_blocks, cache_t, entry_t, is_cache)
 from cuda_pool._gauge cimport gauge_clear
 from cuda_pool._heap cimport heap_t
-from cuda_pool._hostmem cimport CACHE_LINE, host_map, host_unmap
+from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._learn cimport learn_leave
 from cuda_pool._lock cimport lock_acquire, lock_release
 from cuda_pool._mid cimport MID_UNIT, NO_MID, mid_block_t
@@ -21,16 +21,18 @@ from cuda_pool._relaxed cimport get_size, get_u32, set_size, set_u32
 from cuda_pool._seat cimport load_u32, seat_drop, seat_t, seat_total
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_recount, segment_shed_slab, segment_t)
+from cuda_pool._side cimport SIDES
 from cuda_pool._slab cimport (
-    NO_HELD, NO_SLAB, NO_SLOT, NOT_LIVE, SLAB_CLASSES_MAX, SLAB_UNIT, slab_lists_t, slab_return, slab_slot,
-    slab_t, slab_take, slab_unfresh, slabs_available, slabs_of, slot_t)
-from cuda_pool._state cimport pool_address, pool_offset, pool_t
+    NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_UNIT, slab_adopt, slab_begin_line, slab_has_on,
+    slab_lists_t, slab_return, slab_slot, slab_t, slab_take_on, slab_unfresh, slabs_available, slabs_available_on,
+    slabs_of, slabs_t, slabs_wanted, slot_t)
+from cuda_pool._state cimport bin_bytes, blocks_bytes, pool_address, pool_offset, pool_t
 from cuda_pool._tally cimport tally_add, tally_t
 
 cdef enum:
-    BLOCKS_SHARE = 128              # of the capacity: what blocks a cache holds at most, or BLOCKS_BYTES_MAX
-    BLOCKS_BYTES_MAX = 64 << 20
     COLOURS = 32
+    LENT_SHARE = 4                  # of the slots wanted: what a thread takes of another side's
+    TURNS_MOST = 32                 # at a heap's lock, one after the other: then that side is not heard of
     MARK_LEAST = 1 << 29            # more than a slab has slots: of a free one the word has another one's number
     MARK_MOST = (1 << 30) - 2       # less than NO_SLOT has
     NOTHING = (SLAB_CLASSES_MAX >> 6) + 2       # more than 64 bins are in each
@@ -47,9 +49,23 @@ cdef void seat_add(pool_t* pool, seat_t* seat) noexcept nogil:
         seat.cache[at] = &nothing[0]
     pool.marks = (pool.marks + 1) % (MARK_MOST - MARK_LEAST + 1)
     seat.mark = NOT_LIVE | MARK_LEAST + pool.marks
+    seat.side = least_used_side(pool.segment.seats)
     seat.next = pool.segment.seats
     pool.segment.seats = seat
     seat_note(seat, &pool.segment, pool.segment.total.used, pool.segment.total.requested)
+
+
+cdef uint32_t least_used_side(const seat_t* seat) noexcept nogil:
+    cdef uint32_t seats[SIDES]
+    cdef uint32_t side, least = 0
+    memset(seats, 0, sizeof(seats))
+    while seat != NULL:
+        seats[seat.side] += load_u32(&seat.left) == 0
+        seat = seat.next
+    for side in range(1, SIDES):
+        if seats[side] < seats[least]:
+            least = side
+    return least
 
 
 cdef cache_t* cache_make(pool_t* pool, seat_t* seat, owner_t owner) noexcept nogil:
@@ -74,7 +90,7 @@ cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept
     cache.classes = segment.slabs.classes
     cache.table_max = segment.slabs.table_max
     cache.slab_max = segment.slabs.max
-    cache.blocks_most = 0 if counts_blocks(pool) else min(pool.capacity // BLOCKS_SHARE, <size_t>BLOCKS_BYTES_MAX)
+    cache.blocks_most = 0 if counts_blocks(pool) else blocks_bytes(pool)
     entry = <entry_t*>(&cache.bin[0] + cache.classes + 1)
     for index in range(cache.classes):
         cache.bin[index].size = segment.slabs.size_class[index].size
@@ -82,7 +98,8 @@ cdef void cache_init(const pool_t* pool, cache_t* cache, owner_t owner) noexcept
     bin_place(&cache.bin[cache.classes], entry, 0)
     for index in range(BLOCK_BINS + 1):
         entry.record = &segment.mid.block[NO_MID]
-        entry = bin_place(&cache.block[index], entry + 1, BLOCK_ENTRIES)
+        entry = bin_place(&cache.block[index], entry + 1, BLOCK_ENTRIES_MOST)
+        cache.block[index].limit = cache.block[index].floor + (BLOCK_ENTRIES if index < BLOCK_BINS else 0)
     cache.table = <uint16_t*>entry
     fill_table(segment, cache, <uint16_t*>entry)
 
@@ -112,7 +129,7 @@ cdef inline bint counts_blocks(const pool_t* pool) noexcept nogil:
 
 cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
     cdef const segment_t* segment = &pool.segment
-    cdef size_t entries = (BLOCK_BINS + 1) * (1 + BLOCK_ENTRIES)
+    cdef size_t entries = (BLOCK_BINS + 1) * (1 + BLOCK_ENTRIES_MOST)
     cdef int index
     for index in range(segment.slabs.classes):
         entries += bin_most(pool, segment.slabs.size_class[index].size)
@@ -121,7 +138,7 @@ cdef size_t cache_bytes(const pool_t* pool) noexcept nogil:
 
 
 cdef inline uint32_t bin_most(const pool_t* pool, size_t size) noexcept nogil:
-    cdef size_t slots = min(pool.capacity // BIN_SHARE, <size_t>BIN_BYTES_MAX) // size
+    cdef size_t slots = bin_bytes(pool) // size
     return <uint32_t>min(max(slots, <size_t>BIN_LEAST), <size_t>BIN_MOST)
 
 
@@ -147,43 +164,82 @@ cdef inline void note_unmarked(pool_t* pool, cache_t* cache) noexcept nogil:
 
 
 cdef bint cache_refill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class) noexcept nogil:
-    """Fill half of an empty bin from one slab, whose first slot is then the first to be handed out."""
-    cdef segment_t* segment = &pool.segment
+    """Fill half of an empty bin from one slab, whose first slot is then the first to be handed out.
+
+    Not from one with slots of other sides alone, if a new slab costs little.
+    """
+    cdef slabs_t* slabs = &pool.segment.slabs
     cdef heap_t* heap = &pool.heaps[cache.owner]
     cdef bin_t* bin = &cache.bin[size_class]
-    cdef const slab_lists_t* lists = slabs_of(&segment.slabs, cache.owner, size_class)
-    cdef uint32_t slab, wanted = <uint32_t>(bin.limit - bin.floor + 1) // 2, taken, low
-    lock_acquire(&heap.lock)
-    slab = slabs_available(lists)
+    cdef const slab_lists_t* lists = slabs_of(slabs, cache.owner, size_class)
+    cdef uint32_t slab
+    heap_enter(heap, seat)
+    slab = slabs_available_on(slabs, lists, seat.side)
     if slab != NO_SLAB and lists.held == NO_HELD:
-        wanted = min(wanted, segment.slabs.slab[slab].slots - segment.slabs.slab[slab].used)
-        low = lines_shared(pool, &segment.slabs.slab[slab], wanted)
-        for taken in range(wanted):
-            take(pool, seat, bin, slab, low - 1 - taken if taken < low else wanted - 1 - taken + low)
-        bin.top = bin.floor + wanted
-        cache.refilled = True
+        begin_line(pool, seat, slab)
+        if not slab_has_on(&slabs.slab[slab], seat.side):
+            if heap.turns >= TURNS_MOST:
+                slab_adopt(&slabs.slab[slab], seat.side)
+            elif may_make_slab(pool) and slabs_wanted(slabs, cache.owner, size_class) <= bin_bytes(pool):
+                slab = NO_SLAB
+        if slab != NO_SLAB:
+            take_some(pool, seat, bin, slab)
+            cache.refilled = True
     lock_release(&heap.lock)
     return bin.top != bin.floor
 
 
-cdef inline uint32_t lines_shared(const pool_t* pool, const slab_t* slab, uint32_t wanted) noexcept nogil:
-    """How many of the next slots have their words in a pair of lines with those of slots that are in use.
+cdef inline bint may_make_slab(const pool_t* pool) noexcept nogil:
+    """Is a new slab likely to be made while the seats go on?"""
+    return not pool.learn.predicts and get_size(&pool.helds.bytes) == 0
 
-    Another thread may have those: they go to the bottom, for threads that write one line wait for each other.
-    """
-    cdef uint32_t low
-    if pool.segment.seats.next == NULL or slab.free != NO_SLOT:
-        return 0
-    low = <uint32_t>((-<size_t>&slab.slot[slab.fresh] & (2 * CACHE_LINE - 1)) // sizeof(slot_t))
-    return low if low < wanted else 0
+
+cdef inline void heap_enter(heap_t* heap, const seat_t* seat) noexcept nogil:
+    lock_acquire(&heap.lock)
+    heap.turns = heap.turns + 1 if heap.side == seat.side else 0
+    heap.side = seat.side
+
+
+cdef inline void begin_line(pool_t* pool, const seat_t* seat, uint32_t slab) noexcept nogil:
+    """A pool that predicts counts the slots that were never handed out: there they are not left."""
+    if pool.segment.seats.next != NULL and not pool.learn.predicts:
+        slab_begin_line(&pool.segment.slabs, slab, seat.side)
+
+
+cdef inline void take_some(pool_t* pool, seat_t* seat, bin_t* bin, uint32_t index) noexcept nogil:
+    """As many as there are of the seat's side, or, if there are none, some of another's."""
+    cdef slab_t* slab = &pool.segment.slabs.slab[index]
+    cdef uint32_t wanted = <uint32_t>(bin.limit - bin.floor + 1) // 2, free = slab.slots - slab.used, taken = 0
+    cdef bint own = slab_has_on(slab, seat.side)
+    if not own:
+        wanted = (wanted + LENT_SHARE - 1) // LENT_SHARE
+    while taken < min(wanted, free):
+        if own:
+            begin_line(pool, seat, index)
+            if not slab_has_on(slab, seat.side):
+                break
+        take(pool, seat, bin, index, taken)
+        taken += 1
+    bin.top = bin.floor + taken
+    turn_round(bin.floor, bin.top - 1)
+
+
+cdef inline void turn_round(entry_t* first, entry_t* last) noexcept nogil:
+    cdef entry_t entry
+    while first < last:
+        entry = first[0]
+        first[0] = last[0]
+        last[0] = entry
+        first += 1
+        last -= 1
 
 
 cdef inline void take(pool_t* pool, seat_t* seat, bin_t* bin, uint32_t slab, uint32_t at) noexcept nogil:
     cdef slab_t* record = &pool.segment.slabs.slab[slab]
-    cdef bint fresh = record.free == NO_SLOT
-    cdef size_t offset = slab_take(&pool.segment.slabs, slab, 0)
+    cdef uint32_t fresh = record.fresh
+    cdef size_t offset = slab_take_on(&pool.segment.slabs, slab, seat.side, 0)
     cdef slot_t* slot = &record.slot[slab_slot(&pool.segment.slabs, slab, offset)]
-    set_u32(&slot.value, seat.mark | (FRESH if fresh else 0))
+    set_u32(&slot.value, seat.mark | (FRESH if record.fresh != fresh else 0))
     bin.floor[at].ptr = pool_address(pool, offset)
     bin.floor[at].record = slot
 
@@ -199,7 +255,7 @@ cdef bint cache_spill(pool_t* pool, seat_t* seat, cache_t* cache, int size_class
     cdef uint32_t at, count = bin_count(bin), half = (count + 1) // 2
     if get_size(&heap.spares) > SPARES_MOST or pool.learn.predicts:
         return False
-    lock_acquire(&heap.lock)
+    heap_enter(heap, seat)
     for at in range(half):
         if not was_fresh(pool, seat, &bin.floor[at]):
             set_size(&heap.spares, heap.spares + give_back(pool, seat, &bin.floor[at]))
@@ -241,6 +297,9 @@ cdef void seats_empty(pool_t* pool) noexcept nogil:
             continue
         link[0] = seat.next
         seat_close(seat)
+    pool.crowd.last = NULL
+    pool.crowd.calls = 0
+    pool.crowd.bytes = 0
     for at in range(LEGACY, pool.heaps_held):
         if pool.heaps[at].spares != 0:
             shed_spares(pool, <owner_t>at)
@@ -296,6 +355,8 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
             cache.block[index].top = cache.block[index].floor
     cache.refilled = False
     cache.blocks_bytes = 0
+    if cache.blocks_most > blocks_bytes(pool):
+        cache_limit_blocks(cache, blocks_bytes(pool), BLOCK_ENTRIES)
 
 
 cdef void empty_bin(pool_t* pool, seat_t* seat, const cache_t* cache, bin_t* bin) noexcept nogil:

@@ -12,6 +12,7 @@ from cuda_pool._owner cimport NOBODY
 from cuda_pool._pages cimport pages_first, pages_has, pages_next, pages_t
 from cuda_pool._segment cimport (
     TAG_INDEX_SHIFT, TAG_TIER, TIER_BUDDY, TIER_MID, TIER_SLAB, segment_boundary)
+from cuda_pool._side cimport SIDES
 from cuda_pool._slab cimport NO_SLOT, slab_t, slot_is_live
 
 
@@ -111,13 +112,13 @@ cdef void survey_slab(extents_t* extents, const slab_t* slab) noexcept nogil:
         extent.state = slot_state(slab, <uint32_t>slot)
         extent.requested = slab.slot[slot].value if extent.state == EXTENT_LIVE else 0
         add(extents, &extent)
-    mark_chain(slab, &extents.extent[first])
+    mark_chains(slab, &extents.extent[first])
     extents.count = merge_free(extents.extent, first, extents.count)
     add_tail(extents, &extent, slab.start + <size_t>slab.slots * slab.size, slab.offset + slab.bytes)
 
 
 cdef extent_state_t slot_state(const slab_t* slab, uint32_t slot) noexcept nogil:
-    """The state of a slot, as long as it is not on the chain of those that were returned."""
+    """The state of a slot, as long as it is not on a chain of those that were returned."""
     if slot >= slab.fresh:
         return free_state(slab)
     return EXTENT_LIVE if slot_is_live(slab, slot) else EXTENT_PENDING
@@ -129,11 +130,14 @@ cdef inline extent_state_t free_state(const slab_t* slab) noexcept nogil:
     return EXTENT_READY if slab.ready else EXTENT_FREE
 
 
-cdef void mark_chain(const slab_t* slab, extent_t* slots) noexcept nogil:
-    cdef uint32_t slot = slab.free
-    while slot != NO_SLOT:
-        slots[slot].state = free_state(slab)
-        slot = slab.slot[slot].value & NO_SLOT
+cdef void mark_chains(const slab_t* slab, extent_t* slots) noexcept nogil:
+    cdef uint32_t slot
+    cdef int side
+    for side in range(SIDES):
+        slot = slab.free[side]
+        while slot != NO_SLOT:
+            slots[slot].state = free_state(slab)
+            slot = slab.slot[slot].value & NO_SLOT
 
 
 cdef size_t merge_free(extent_t* extent, size_t first, size_t end) noexcept nogil:

@@ -6,6 +6,7 @@ from libc.string cimport memset
 
 from cuda_pool._hostmem cimport host_grow
 from cuda_pool._owner cimport OWNERS, owner_t, owners_has, view_allows
+from cuda_pool._relaxed cimport set_size
 
 
 cdef void helds_init(helds_t* helds) noexcept nogil:
@@ -43,7 +44,7 @@ cdef void helds_add(helds_t* helds, const place_t* place, const owners_t* owners
     if head[0] != NO_HELD:
         helds.held[head[0]].prev = index
     head[0] = index
-    helds.bytes += place.used
+    set_size(&helds.bytes, helds.bytes + place.used)
 
 
 cdef void helds_remove(helds_t* helds, uint32_t index) noexcept nogil:
@@ -54,7 +55,7 @@ cdef void helds_remove(helds_t* helds, uint32_t index) noexcept nogil:
         helds.held[held.prev].next = held.next
     else:
         held.head[0] = held.next
-    helds.bytes -= held.place.used
+    set_size(&helds.bytes, helds.bytes - held.place.used)
     held.head = NULL
     held.next = helds.spare
     helds.spare = index

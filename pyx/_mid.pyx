@@ -8,7 +8,7 @@ were freed. Bookkeeping lies in records outside the memory. What every allocatio
 _cut.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from cuda_pool._bits cimport log2_floor
 from cuda_pool._cut cimport (
@@ -16,16 +16,18 @@ from cuda_pool._cut cimport (
     record_return)
 from cuda_pool._hostmem cimport host_map, host_unmap
 from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, later_batch, view_allows
+from cuda_pool._side cimport SIDES
 from cuda_pool._trie cimport WORD_BITS, bin_of, child_or_other, find_key, key_path
 
 cdef enum:
     BINS_COLOUR = 11
-    RECORDS_COLOUR = 21
+    RECORDS_COLOUR = 22         # even: a group of records starts with a pair of lines
     RECORDS_SPARE = 512         # beside blocks: record 0, and those that are reserved and not needed
     NO_RECORD = 0x3FFFFFFF      # what a tag can name
 
 
 cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end, size_t most) noexcept nogil:
+    cdef int side
     mid.start = end
     mid.end = end
     mid.used = 0
@@ -38,7 +40,9 @@ cdef int mid_init(mid_t* mid, uint32_t start, uint32_t end, size_t most) noexcep
     mid.capacity = <uint32_t>min(most + RECORDS_SPARE, <size_t>NO_RECORD)
     mid.block = <mid_block_t*>host_map(records_bytes(mid), RECORDS_COLOUR)
     mid.made = 1                # record 0 is NO_MID
-    mid.spare = NO_MID
+    mid.side = 0
+    for side in range(SIDES):
+        mid.spare[side] = NO_MID
     mid.spares = 0
     mid.good_fit = False
     mid.pages = NULL
@@ -62,6 +66,26 @@ cdef void mid_destroy(mid_t* mid) noexcept nogil:
 
 cdef inline size_t records_bytes(const mid_t* mid) noexcept nogil:
     return <size_t>mid.capacity * sizeof(mid_block_t)
+
+
+cdef void mid_more_records(mid_t* mid) noexcept nogil:
+    """The lowest is the first to be used."""
+    cdef uint32_t end = min((mid.made | RECORD_GROUP - 1) + 1, mid.capacity), index = end, other
+    cdef int side = 0
+    while index != mid.made:
+        index -= 1
+        mid.block[index].side = <uint8_t>mid.side
+        mid.block[index].after = mid.spare[mid.side]
+        mid.spare[mid.side] = index
+    mid.spares += end - mid.made
+    mid.made = end
+    if mid.spare[mid.side] != NO_MID:
+        return
+    while mid.spare[side] == NO_MID:
+        side += 1
+    other = mid.spare[side]
+    mid.spare[side] = NO_MID
+    mid.spare[mid.side] = other
 
 
 cdef uint32_t mid_find(const mid_t* mid, owner_t owner, uint32_t size, int align, uint32_t bias) noexcept nogil:
@@ -386,7 +410,25 @@ cdef const char* mid_check(const mid_t* mid) noexcept nogil:
         broken = b"mid: free_blocks differs from the free blocks"
     if broken == NULL and in_tries != free_blocks:
         broken = b"mid: a free block is not in exactly one trie"
-    return broken
+    return records_check(mid) if broken == NULL else broken
+
+
+cdef const char* records_check(const mid_t* mid) noexcept nogil:
+    cdef uint32_t index, spares = 0
+    cdef int side
+    for side in range(SIDES):
+        index = mid.spare[side]
+        while index != NO_MID and spares <= mid.spares:
+            if mid.block[index].state != MID_SPARE:
+                return b"mid: a record that is used is on a chain of those that are not"
+            spares += 1
+            index = mid.block[index].after
+    if spares != mid.spares:
+        return b"mid: spares is not the number of records on the chains"
+    for index in range(2, mid.made):
+        if index % RECORD_GROUP != 0 and mid.block[index].side != mid.block[index - 1].side:
+            return b"mid: a group of records is of two sides"
+    return NULL
 
 
 cdef const char* tiling_check(const mid_t* mid, uint64_t* free_blocks) noexcept nogil:

@@ -27,10 +27,10 @@ from cuda_pool._relaxed cimport add_size, get_size, set_size, set_u32
 from cuda_pool._room cimport segment_largest_run
 from cuda_pool._seat cimport seat_t, seat_total, system_thread
 from cuda_pool._slab cimport (
-    NO_SLAB, demand_of, slab_activate, slab_has_allowed, slab_shelve, slab_slot, slab_t, slab_take,
-    slab_take_allowed, slabs_available, slabs_class, slabs_close, slabs_destroy, slabs_empty, slabs_forget,
-    slabs_have_record, slabs_init, slabs_make, slabs_of, slabs_pass_on, slabs_ready, slabs_unmake, slabs_wanted,
-    slot_hold, slot_is_live, slot_release, slot_retake)
+    NO_SLAB, demand_of, slab_activate, slab_adopt, slab_begin_line, slab_has_allowed, slab_has_on, slab_lists_t,
+    slab_shelve, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available, slabs_available_on, slabs_class,
+    slabs_close, slabs_destroy, slabs_empty, slabs_forget, slabs_have_record, slabs_init, slabs_make, slabs_of,
+    slabs_pass_on, slabs_ready, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake)
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
 from cuda_pool._tally cimport tally_add, tally_enter, tally_subtract, tally_t
@@ -285,11 +285,38 @@ cdef int alloc_any(segment_t* segment, owner_t owner, const view_t* view, size_t
     return alloc_block_or_run(segment, owner, view, nbytes, alignment, offset, used)
 
 
-cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,
-                            size_t* used) noexcept nogil:
+cdef int segment_alloc_slot(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t own_most,
+                            size_t* offset, size_t* used) noexcept nogil:
+    cdef const slab_lists_t* lists
+    cdef int size_class
+    cdef uint32_t slab
     if segment_predicts(segment) or nbytes > segment.slabs.max or alignment > segment.slot_alignment:
         return STATUS_OUT_OF_MEMORY
-    return alloc_slot(segment, owner, NULL, nbytes, alignment, offset, used)
+    size_class = slabs_class(&segment.slabs, nbytes, alignment)
+    if size_class < 0:
+        return STATUS_OUT_OF_MEMORY
+    lists = slabs_of(&segment.slabs, owner, size_class)
+    slab = slabs_available_on(&segment.slabs, lists, segment.slabs.side)
+    if slab == NO_SLAB:
+        return alloc_slot(segment, owner, NULL, nbytes, alignment, offset, used)
+    if segment.seats != NULL and segment.seats.next != NULL:
+        slab_begin_line(&segment.slabs, slab, segment.slabs.side)
+    if (not slab_has_on(&segment.slabs.slab[slab], segment.slabs.side)
+            and slabs_wanted(&segment.slabs, owner, size_class) <= own_most):
+        slab = own_slab(segment, owner, size_class, slab)
+    segment_use_slot(segment, size_class, slab, nbytes, offset, used)
+    return STATUS_OK
+
+
+cdef uint32_t own_slab(segment_t* segment, owner_t owner, int size_class, uint32_t others) noexcept nogil:
+    """A new slab for the calling thread's side, or an empty one, or else all that is free in another side's."""
+    cdef uint32_t slab = slabs_empty(&segment.slabs, slabs_of(&segment.slabs, owner, size_class))
+    if slab == NO_SLAB:
+        if next_slab(segment, owner, NULL, size_class, &slab) == STATUS_OK:
+            return slab
+        slab = others
+    slab_adopt(&segment.slabs.slab[slab], segment.slabs.side)
+    return slab
 
 
 cdef int segment_alloc_large(segment_t* segment, owner_t owner, size_t nbytes, size_t alignment, size_t* offset,

@@ -15,7 +15,7 @@ from cuda_pool._order cimport STREAM_CAPTURE, order_any_pending
 from cuda_pool._seat cimport seat_leave
 from cuda_pool._segment cimport segment_alloc_slot, segment_free_bytes
 from cuda_pool._slowly cimport alloc_slowly
-from cuda_pool._state cimport captured, pool_address, serve_locked
+from cuda_pool._state cimport bin_bytes, captured, pool_address, serve_locked
 from cuda_pool._status cimport STATUS_BAD_ALIGNMENT, STATUS_OK, STATUS_OUT_OF_MEMORY, STATUS_WOULD_WAIT
 from cuda_pool._traced cimport is_traced, traced_alloc, traced_try_alloc
 from cuda_pool._upper cimport upper_alloc, upper_take
@@ -48,44 +48,47 @@ cdef int serve_block(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t
 
 cdef int serve_unseated(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
     cdef stream_ref_t ref = by_handle(stream)
-    return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
+    return serve_elsewhere(pool, nbytes, alignment, &ref, ptr, False)
 
 
 cdef int serve_upper(pool_t* pool, size_t nbytes, size_t alignment, cudaStream_t stream, void** ptr) noexcept nogil:
     cdef stream_ref_t ref = by_handle(stream)
     if is_power_of_two(alignment) and not is_traced(pool) and upper_take(pool, nbytes, alignment, &ref, ptr):
         return STATUS_OK
-    return serve_elsewhere(pool, nbytes, alignment, &ref, ptr)
+    return serve_elsewhere(pool, nbytes, alignment, &ref, ptr, False)
 
 
 cdef int serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr) noexcept nogil:
-    if is_power_of_two(alignment) and alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr):
+    cdef bint missed = False
+    if is_power_of_two(alignment) and alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr, &missed):
         return STATUS_OK
-    return serve_elsewhere(pool, nbytes, alignment, stream, ptr)
+    return serve_elsewhere(pool, nbytes, alignment, stream, ptr, missed)
 
 
-cdef int serve_elsewhere(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                         void** ptr) noexcept nogil:
-    """The same where the thread is not at its seat, or that did not serve it."""
+cdef int serve_elsewhere(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr,
+                         bint missed) noexcept nogil:
+    """The same where the thread is not at its seat, or that did not serve it; `missed` if it has a cache for it."""
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
     if is_traced(pool):
         return traced_alloc(pool, nbytes, alignment, stream, ptr)
-    return finish_alloc(pool, nbytes, alignment, stream, ptr, try_serve_without(pool, nbytes, alignment, stream, ptr))
+    return finish_alloc(pool, nbytes, alignment, stream, ptr,
+                        try_serve_without(pool, nbytes, alignment, stream, ptr, missed))
 
 
 cdef int try_serve(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                    void** ptr) noexcept nogil:
     """Serve a request at the thread's seat after all, or else with the locks that it takes."""
+    cdef bint missed
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr):
+    if alloc_with(pool, sit_down(pool, pool), nbytes, alignment, stream, ptr, &missed):
         return STATUS_OK
     if is_traced(pool):
         return traced_try_alloc(pool, nbytes, alignment, stream, ptr)
-    return try_serve_without(pool, nbytes, alignment, stream, ptr)
+    return try_serve_without(pool, nbytes, alignment, stream, ptr, missed)
 
 
 cdef int serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
@@ -104,21 +107,22 @@ cdef int finish_alloc(pool_t* pool, size_t nbytes, size_t alignment, const strea
 
 cdef int try_serve_unnoted(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
                            void** ptr) noexcept nogil:
+    cdef bint missed
     ptr[0] = NULL
     if not is_power_of_two(alignment):
         return STATUS_BAD_ALIGNMENT
-    if alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr):
+    if alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr, &missed):
         return STATUS_OK
-    return try_serve_without(pool, nbytes, alignment, stream, ptr)
+    return try_serve_without(pool, nbytes, alignment, stream, ptr, missed)
 
 
-cdef int try_serve_without(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                           void** ptr) noexcept nogil:
+cdef int try_serve_without(pool_t* pool, size_t nbytes, size_t alignment, const stream_ref_t* stream, void** ptr,
+                           bint missed) noexcept nogil:
     """The same where the seat does not serve it: with a cache for the stream, or with locks."""
     cdef owner_t owner
     cdef int status
-    if (may_join(pool, nbytes) and join_stream(pool, stream)
-            and alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr)):
+    if (not missed and may_join(pool, nbytes) and join_stream(pool, stream)
+            and alloc_with(pool, sit_down(pool, seat_key(pool)), nbytes, alignment, stream, ptr, &missed)):
         return STATUS_OK
     if upper_alloc(pool, nbytes, alignment, stream, ptr) or try_alloc_slab(pool, nbytes, alignment, stream, ptr):
         return STATUS_OK
@@ -136,12 +140,15 @@ cdef int try_serve_without(pool_t* pool, size_t nbytes, size_t alignment, const 
 
 
 cdef bint alloc_with(pool_t* pool, seat_t* seat, size_t nbytes, size_t alignment, const stream_ref_t* stream,
-                     void** ptr) noexcept nogil:
+                     void** ptr, bint* missed) noexcept nogil:
+    """Serve a request at a seat; `missed` says whether there is a cache for it, whatever came of that."""
     cdef cache_t* cache
     cdef bint done
+    missed[0] = False
     if seat == NULL:
         return False
     cache = named_cache(pool, seat, stream)
+    missed[0] = cache != NULL and is_cache(cache)
     done = cache != NULL and desk_alloc(pool, seat, cache, nbytes, alignment, ptr)
     seat_leave(seat)
     return done
@@ -157,7 +164,8 @@ cdef bint try_alloc_slab(pool_t* pool, size_t nbytes, size_t alignment, const st
         return False
     owner = known_locked(pool, stream)
     if (not wants_locks(pool) and pool.helds.bytes == 0 and may_reuse(pool, owner, stream) and not pool.defrag.due):
-        done = segment_alloc_slot(&pool.segment, owner, nbytes, alignment, &offset, &used) == STATUS_OK
+        done = segment_alloc_slot(&pool.segment, owner, nbytes, alignment, bin_bytes(pool), &offset,
+                                  &used) == STATUS_OK
     if done:
         ptr[0] = pool_address(pool, offset)
     leave_all(pool)

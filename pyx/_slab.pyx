@@ -13,6 +13,7 @@ from cuda_pool._hostmem cimport CACHE_LINE, host_align, host_clear, host_map, ho
 from cuda_pool._learn cimport demand_note, demand_pass
 from cuda_pool._owner cimport OWNERS, view_allows
 from cuda_pool._relaxed cimport set_u16, set_u32
+from cuda_pool._side cimport SIDES
 
 cdef enum:
     COLOUR_STEP = 256           # keeps every slot as aligned as the smallest class
@@ -21,6 +22,7 @@ cdef enum:
     LISTS_PER_LINES = 4         # of one class: owners share no two lines
     RECORDS_COLOUR = 12
     DEMAND_COLOUR = 27
+    SIDE_CANDIDATES = 8
     RECORDS_MAX = 1 << 22
 
 
@@ -32,6 +34,7 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most,
     slabs.classes = count
     slabs.stride = count + LISTS_PER_LINES & -LISTS_PER_LINES
     slabs.owners = 1
+    slabs.side = 0
     slabs.heap = <heap_t*>host_map(OWNERS * sizeof(heap_t), HEAPS_COLOUR)
     slabs.size_class = <size_class_t*>calloc(count + 1, sizeof(size_class_t))
     slabs.lists = <slab_lists_t*>host_map(lists_bytes(slabs), LISTS_COLOUR)
@@ -63,7 +66,8 @@ cdef int slabs_init(slabs_t* slabs, const size_t* sizes, int count, size_t most,
 cdef void slabs_close(slabs_t* slabs) noexcept nogil:
     cdef uint32_t index
     for index in range(slabs.made if slabs.slab != NULL else 0):
-        free(slabs.slab[index].live)
+        if slabs.slab[index].live != NULL:
+            free(slabs.slab[index].slot)
     host_clear(slabs.slab, records_bytes(slabs))
     slabs.made = 1
     host_unmap(slabs.lists, lists_bytes(slabs), LISTS_COLOUR)
@@ -133,19 +137,24 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     cdef size_class_t* group = &slabs.size_class[size_class]
     cdef slab_t* slab = &slabs.slab[index]
     cdef size_t slots = nbytes // group.size, words = (slots + 63) // 64
-    cdef size_t lines = words * sizeof(uint64_t) + (slots + 1) * sizeof(slot_t) + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
+    cdef size_t sides = SIDES * sizeof(uint32_t) + (slots // LINE_SLOTS + sizeof(uint64_t) & -sizeof(uint64_t))
+    cdef size_t values = (slots + 1) * sizeof(slot_t)
+    cdef slot_t* slot = NULL
     # Whole lines: another slab in the same one may be another thread's.
-    slab.live = <uint64_t*>host_align(2 * CACHE_LINE, lines) if slabs_have_record(slabs) else NULL
-    if slab.live == NULL:
+    if slabs_have_record(slabs):
+        slot = <slot_t*>host_align(2 * CACHE_LINE, whole_lines(values + sides + words * sizeof(uint64_t)))
+    if slot == NULL:
         return NO_SLAB
-    memset(slab.live, 0, words * sizeof(uint64_t))
-    memset(slab.live + words, 0xFF, lines - words * sizeof(uint64_t))      # no slot is live, nor the one behind them
+    memset(slot, 0xFF, values)                  # no slot is live, nor the one behind them
+    memset(slot + slots + 1, 0, sides + words * sizeof(uint64_t))
     slabs.makes += 1
     if index == slabs.made:
         slabs.made += 1
     else:
         slabs.spare = slab.next
-    slab.slot = <slot_t*>(slab.live + words)
+    slab.slot = slot
+    slab.free = <uint32_t*>(slot + slots + 1)
+    slab.live = <uint64_t*>(<char*>slab.free + sides)
     slab.offset = offset
     slab.bytes = <uint32_t>nbytes
     slab.size_class = <uint16_t>size_class
@@ -156,8 +165,7 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     slab.slots = <uint32_t>slots
     slab.used = 0
     slab.held = 0
-    slab.free = NO_SLOT
-    set_u32(&slab.fresh, 0)
+    forget_slots(slab)
     slab.block = block
     slab.colour = next_colour(slabs, nbytes - slots * group.size)
     slab.start = offset + slab.colour
@@ -168,13 +176,25 @@ cdef uint32_t slabs_make(slabs_t* slabs, owner_t owner, int size_class, size_t o
     return index
 
 
+cdef inline size_t whole_lines(size_t nbytes) noexcept nogil:
+    return nbytes + 2 * CACHE_LINE - 1 & -2 * CACHE_LINE
+
+
+cdef void forget_slots(slab_t* slab) noexcept nogil:
+    """Let no slot have been handed out."""
+    cdef int side
+    for side in range(SIDES):
+        slab.free[side] = NO_SLOT
+    set_u32(&slab.fresh, 0)
+
+
 cdef void slabs_unmake(slabs_t* slabs, uint32_t index) noexcept nogil:
     cdef slab_t* slab = &slabs.slab[index]
     if slab.ready:
         ready_leave(slabs, index)
     else:
         lists_leave(slabs, index)
-    free(slab.live)
+    free(slab.slot)
     slab.live = NULL
     slab.slots = 0
     slab.next = slabs.spare
@@ -192,8 +212,7 @@ cdef void slab_shelve(slabs_t* slabs, uint32_t index) noexcept nogil:
     """Whoever takes its slots is behind the owner's last free in it, as if they had never been handed out."""
     cdef slab_t* slab = &slabs.slab[index]
     lists_leave(slabs, index)
-    slab.free = NO_SLOT
-    set_u32(&slab.fresh, 0)
+    forget_slots(slab)
     slab.birth = slab.batch
     ready_enter(slabs, index)
 
@@ -231,22 +250,23 @@ cdef size_t slots_unused(const slabs_t* slabs, owner_t owner, int size_class) no
 cdef size_t slab_take_allowed(slabs_t* slabs, uint32_t index, const view_t* view, size_t nbytes) noexcept nogil:
     """Bring the slot to the front of the chain, unless it is one that was never handed out."""
     cdef slab_t* slab = &slabs.slab[index]
-    cdef uint32_t before = NO_SLOT
+    cdef uint32_t before = NO_SLOT, side = 0, chain
     cdef uint32_t slot = find_allowed(slab, view, &before)
-    cdef uint32_t chain = slab.free
     cdef size_t offset
     if slot == NO_SLOT:
         return NO_SLOT
     if slot == slab.fresh:
-        slab.free = NO_SLOT
-        offset = slab_take(slabs, index, nbytes)
-        slab.free = chain
+        chain = slab.free[side]
+        slab.free[side] = NO_SLOT
+        offset = slab_take_on(slabs, index, side, nbytes)
+        slab.free[side] = chain
         return offset
+    side = side_of(slab, slot)[0]
     if before != NO_SLOT:
         slab.slot[before].value = slab.slot[slot].value
-        slab.slot[slot].value = NOT_LIVE | chain
-        slab.free = slot
-    return slab_take(slabs, index, nbytes)
+        slab.slot[slot].value = NOT_LIVE | slab.free[side]
+        slab.free[side] = slot
+    return slab_take_on(slabs, index, side, nbytes)
 
 
 cdef bint slab_has_allowed(const slabs_t* slabs, uint32_t index, const view_t* view) noexcept nogil:
@@ -255,19 +275,60 @@ cdef bint slab_has_allowed(const slabs_t* slabs, uint32_t index, const view_t* v
 
 
 cdef uint32_t find_allowed(const slab_t* slab, const view_t* view, uint32_t* before) noexcept nogil:
-    """Find a slot of the chain, with the one before it, else one that was never handed out."""
-    cdef uint32_t slot = slab.free
-    cdef int looked = 0
-    before[0] = NO_SLOT
-    while slot != NO_SLOT and looked < SLOT_CANDIDATES:
-        if view_allows(view, slab.owner, slab.slot[slot].batch):
-            return slot
-        before[0] = slot
-        slot = slab.slot[slot].value & NO_SLOT
-        looked += 1
+    """Find a slot of a chain, with the one before it, else one that was never handed out."""
+    cdef uint32_t slot
+    cdef int looked = 0, side
+    for side in range(SIDES):
+        before[0] = NO_SLOT
+        slot = slab.free[side]
+        while slot != NO_SLOT and looked < SLOT_CANDIDATES:
+            if view_allows(view, slab.owner, slab.slot[slot].batch):
+                return slot
+            before[0] = slot
+            slot = slab.slot[slot].value & NO_SLOT
+            looked += 1
     if slab.fresh < slab.slots and view_allows(view, slab.owner, slab.birth):
         return slab.fresh
     return NO_SLOT
+
+
+cdef uint32_t slabs_available_on(const slabs_t* slabs, const slab_lists_t* lists, uint32_t side) noexcept nogil:
+    cdef uint32_t first = slabs_available(lists), index = first
+    cdef int looked = 0
+    while index != NO_SLAB and looked < SIDE_CANDIDATES:
+        if slab_has_on(&slabs.slab[index], side):
+            return index
+        index = slabs.slab[index].next
+        looked += 1
+    return first
+
+
+cdef void slab_leave_line(slabs_t* slabs, uint32_t index) noexcept nogil:
+    """The first of them is the first to be taken, as it would be."""
+    cdef slab_t* slab = &slabs.slab[index]
+    cdef uint32_t end = min((slab.fresh | LINE_SLOTS - 1) + 1, slab.slots), slot = end
+    cdef uint32_t* chain = &slab.free[side_of(slab, slab.fresh)[0]]
+    while slot != slab.fresh:
+        slot -= 1
+        slab.slot[slot].batch = slab.birth
+        set_u32(&slab.slot[slot].value, NOT_LIVE | chain[0])
+        chain[0] = slot
+    set_u32(&slab.fresh, end)
+
+
+cdef void slab_adopt(slab_t* slab, uint32_t side) noexcept nogil:
+    cdef uint32_t slot, after
+    cdef uint32_t other
+    for other in range(SIDES):
+        slot = slab.free[other] if other != side else <uint32_t>NO_SLOT
+        while slot != NO_SLOT:
+            after = slab.slot[slot].value & NO_SLOT
+            set_u32(&slab.slot[slot].value, NOT_LIVE | slab.free[side])
+            slab.free[side] = slot
+            slot = after
+        if other != side:
+            slab.free[other] = NO_SLOT
+    memset(side_of(slab, 0), side, slab.slots // LINE_SLOTS + 1)
 
 
 cdef bint slabs_pass_on(slabs_t* slabs, uint32_t index, owner_t to, uint32_t batch) noexcept nogil:
@@ -441,7 +502,8 @@ cdef const char* lists_check(const slabs_t* slabs, owner_t owner, int size_class
 
 
 cdef const char* slab_check(const slab_t* slab, size_t size, int state, uint32_t prev) noexcept nogil:
-    cdef uint32_t live = 0, chain = 0, word, slot = slab.free
+    cdef uint32_t live = 0, chain = 0, word, slot
+    cdef uint32_t side
     if slab_state(slab) != state or slab.prev != prev:
         return b"slab: on the wrong list"
     if slab.ready and (slab.used != 0 or slab.fresh != 0):
@@ -450,15 +512,19 @@ cdef const char* slab_check(const slab_t* slab, size_t size, int state, uint32_t
         return b"slab: the slots do not fit"
     for word in range((slab.slots + 63) // 64):
         live += popcount64(slab.live[word])
-    while slot != NO_SLOT:
-        if slot >= slab.fresh or slot_is_live(slab, slot):
-            return b"slab: a used slot is on the chain of free ones"
-        chain += 1
-        if chain > slab.slots:
-            return b"slab: the chain of free slots has a cycle"
-        if not slab.slot[slot].value & NOT_LIVE:
-            return b"slab: a free slot looks live"
-        slot = slab.slot[slot].value & NO_SLOT
+    for side in range(SIDES):
+        slot = slab.free[side]
+        while slot != NO_SLOT:
+            if slot >= slab.fresh or slot_is_live(slab, slot):
+                return b"slab: a used slot is on the chain of free ones"
+            chain += 1
+            if chain > slab.slots:
+                return b"slab: the chain of free slots has a cycle"
+            if not slab.slot[slot].value & NOT_LIVE:
+                return b"slab: a free slot looks live"
+            if side_of(slab, slot)[0] != side:
+                return b"slab: a free slot is on the chain of another side"
+            slot = slab.slot[slot].value & NO_SLOT
     if live + slab.held != slab.used or slab.used + chain != slab.fresh or slab.fresh > slab.slots:
         return b"slab: slots used + slots free != slots"
     return NULL

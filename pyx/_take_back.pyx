@@ -3,8 +3,9 @@
 from libc.stdint cimport uint32_t
 
 from cuda_pool._ask cimport ask_stream_done
-from cuda_pool._bins cimport cache_t
+from cuda_pool._bins cimport cache_t, is_cache
 from cuda_pool._blocks cimport block_give
+from cuda_pool._crowd cimport crowd_note_free, is_shared
 from cuda_pool._desk cimport desk_free, desk_give, desk_tag
 from cuda_pool._front cimport cache_of, named_cache
 from cuda_pool._growth cimport release_note
@@ -12,12 +13,14 @@ from cuda_pool._join cimport join_for, join_stream, may_join, sit_down
 from cuda_pool._known cimport by_handle, is_sure, known_locked, named_locked
 from cuda_pool._lock cimport lock_release
 from cuda_pool._locks cimport enter_lock, heaps_acquire, leave_all, seat_key
+from cuda_pool._mid cimport MID_UNIT
 from cuda_pool._order cimport LEGACY, stream_can_vanish, stream_is_pending
 from cuda_pool._owner cimport NOBODY
 from cuda_pool._pool cimport pool_release
 from cuda_pool._relaxed cimport get_flag
 from cuda_pool._seat cimport seat_leave
-from cuda_pool._segment cimport TAG_TIER, TIER_MID, place_t, segment_is_cached, segment_is_last, segment_is_upper
+from cuda_pool._segment cimport (
+    TAG_INDEX_SHIFT, TAG_TIER, TIER_MID, place_t, segment_is_cached, segment_is_last, segment_is_upper)
 from cuda_pool._shortage cimport is_capturing
 from cuda_pool._slowly cimport free_async_slowly, leaving_begin, leaving_end, slow_enter, zero_in_order
 from cuda_pool._state cimport captured, find_locked, free_async_locked, free_locked, leaving_t, pool_offset
@@ -26,14 +29,26 @@ from cuda_pool._traced cimport is_traced, traced_free, traced_free_async, traced
 from cuda_pool._upper cimport upper_free, upper_give
 
 
-cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    """Free a block for anyone, or, where a stream is given, in its order."""
-    cdef cache_t* cache
+cdef bint free_with(pool_t* pool, seat_t* seat, void* ptr) noexcept nogil:
+    """Free a block for anyone."""
     cdef bint done
     if seat == NULL:
         return False
-    cache = named_cache(pool, seat, stream) if stream != NULL else NULL
-    done = (stream == NULL or cache != NULL) and desk_free(pool, seat, cache, ptr)
+    done = desk_free(pool, seat, NULL, ptr)
+    seat_leave(seat)
+    return done
+
+
+cdef bint free_on(pool_t* pool, seat_t* seat, void* ptr, const stream_ref_t* stream, bint* missed) noexcept nogil:
+    """Free a block in a stream's order; `missed` says whether there is a cache for that, whatever came of it."""
+    cdef cache_t* cache
+    cdef bint done
+    missed[0] = False
+    if seat == NULL:
+        return False
+    cache = named_cache(pool, seat, stream)
+    missed[0] = cache != NULL and is_cache(cache)
+    done = cache != NULL and desk_free(pool, seat, cache, ptr)
     seat_leave(seat)
     return done
 
@@ -66,7 +81,7 @@ cdef int take_back_upper(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int take_back(pool_t* pool, void* ptr) noexcept nogil:
-    if ptr != NULL and free_with(pool, sit_down(pool, pool), ptr, NULL):
+    if ptr != NULL and free_with(pool, sit_down(pool, pool), ptr):
         return STATUS_OK
     return take_back_elsewhere(pool, ptr)
 
@@ -110,13 +125,13 @@ cdef int free_scrubbing(pool_t* pool, void* ptr) noexcept nogil:
 
 
 cdef int try_take_back(pool_t* pool, void* ptr) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, NULL):
+    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr):
         return STATUS_OK
     return traced_try_free(pool, ptr) if is_traced(pool) else try_take_back_without(pool, ptr)
 
 
 cdef int try_take_back_unnoted(pool_t* pool, void* ptr) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, seat_key(pool)), ptr, NULL):
+    if ptr == NULL or free_with(pool, sit_down(pool, seat_key(pool)), ptr):
         return STATUS_OK
     return try_take_back_without(pool, ptr)
 
@@ -125,7 +140,7 @@ cdef int try_take_back_without(pool_t* pool, void* ptr) noexcept nogil:
     """The same where the seat does not take it: with a cache that it fits in, or with locks."""
     if pool.scrub:
         return STATUS_WOULD_WAIT
-    if join_for(pool, ptr) and free_with(pool, sit_down(pool, seat_key(pool)), ptr, NULL):
+    if join_for(pool, ptr) and free_with(pool, sit_down(pool, seat_key(pool)), ptr):
         return STATUS_OK
     return STATUS_OK if upper_free(pool, ptr) else free_with_locks(pool, ptr)
 
@@ -169,22 +184,23 @@ cdef int take_back_async_at(pool_t* pool, void* ptr, cudaStream_t stream, seat_t
         return STATUS_OK
     seat_leave(seat)
     ref = by_handle(stream)
-    return take_back_async_elsewhere(pool, ptr, &ref)
+    return take_back_async_elsewhere(pool, ptr, &ref, False)
 
 
 cdef int take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr != NULL and free_with(pool, sit_down(pool, pool), ptr, stream):
+    cdef bint missed = False
+    if ptr != NULL and free_on(pool, sit_down(pool, pool), ptr, stream, &missed):
         return STATUS_OK
-    return take_back_async_elsewhere(pool, ptr, stream)
+    return take_back_async_elsewhere(pool, ptr, stream, missed)
 
 
-cdef int take_back_async_elsewhere(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    """The same where the thread is not at its seat, or that did not take it."""
+cdef int take_back_async_elsewhere(pool_t* pool, void* ptr, const stream_ref_t* stream, bint missed) noexcept nogil:
+    """The same where the thread is not at its seat, or that did not take it; `missed` if it has a cache for it."""
     if ptr == NULL:
         return finish_free_async(pool, ptr, stream, STATUS_OK)
     if is_traced(pool):
         return traced_free_async(pool, ptr, stream)
-    return finish_free_async(pool, ptr, stream, try_take_back_async_without(pool, ptr, stream))
+    return finish_free_async(pool, ptr, stream, try_take_back_async_without(pool, ptr, stream, missed))
 
 
 cdef int take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
@@ -200,32 +216,37 @@ cdef inline int finish_free_async(pool_t* pool, void* ptr, const stream_ref_t* s
 
 
 cdef int try_take_back_async(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, pool), ptr, stream):
+    cdef bint missed = False
+    if ptr == NULL or free_on(pool, sit_down(pool, pool), ptr, stream, &missed):
         return STATUS_OK
     if is_traced(pool):
         return traced_try_free_async(pool, ptr, stream)
-    return try_take_back_async_without(pool, ptr, stream)
+    return try_take_back_async_without(pool, ptr, stream, missed)
 
 
 cdef int try_take_back_async_unnoted(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if ptr == NULL or free_with(pool, sit_down(pool, seat_key(pool)), ptr, stream):
+    cdef bint missed = False
+    if ptr == NULL or free_on(pool, sit_down(pool, seat_key(pool)), ptr, stream, &missed):
         return STATUS_OK
-    return try_take_back_async_without(pool, ptr, stream)
+    return try_take_back_async_without(pool, ptr, stream, missed)
 
 
-cdef int try_take_back_async_without(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
-    if (may_join(pool, 1) and join_stream(pool, stream)
-            and free_with(pool, sit_down(pool, seat_key(pool)), ptr, stream)):
+cdef int try_take_back_async_without(pool_t* pool, void* ptr, const stream_ref_t* stream,
+                                     bint missed) noexcept nogil:
+    if (not missed and may_join(pool, 1) and join_stream(pool, stream)
+            and free_on(pool, sit_down(pool, seat_key(pool)), ptr, stream, &missed)):
         return STATUS_OK
     return free_async_with_locks(pool, ptr, stream)
 
 
 cdef int free_async_with_locks(pool_t* pool, void* ptr, const stream_ref_t* stream) noexcept nogil:
     cdef owner_t owner
+    cdef size_t used
     cdef int status
     status = enter_for(pool, ptr)
     if status != STATUS_OK:
         return status
+    used = mid_bytes(pool, ptr) if pool.heaps_held == 0 and is_shared(pool) else 0
     owner = known_locked(pool, stream)
     if owner == NOBODY and pool.heaps_held == 0:    # a record may have to be made
         heaps_acquire(pool)
@@ -234,10 +255,21 @@ cdef int free_async_with_locks(pool_t* pool, void* ptr, const stream_ref_t* stre
         status = try_free_async_locked(pool, ptr, owner)
     else:
         status = STATUS_WOULD_WAIT
+    if status == STATUS_OK:
+        crowd_note_free(pool, owner, used)
     if pool.releases:
         release_note(pool)
     leave_all(pool)
     return status
+
+
+cdef inline size_t mid_bytes(const pool_t* pool, const void* ptr) noexcept nogil:
+    """Of the block of the mid tier that starts there, if one does, or 0."""
+    cdef size_t offset = pool_offset(pool, ptr)
+    cdef uint32_t tag = desk_tag(pool, offset) if offset < pool.segment.span else 0
+    if tag & TAG_TIER != TIER_MID:
+        return 0
+    return <size_t>pool.segment.mid.block[tag >> TAG_INDEX_SHIFT].size * MID_UNIT
 
 
 cdef int try_free_async_locked(pool_t* pool, void* ptr, owner_t owner) noexcept nogil:

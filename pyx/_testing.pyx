@@ -10,6 +10,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from cuda_pool._api cimport Pool
+from cuda_pool._bins cimport cache_t
 from cuda_pool._buddy cimport (
     BUDDY_ORDERS, NO_BLOCK, buddy_alloc, buddy_alloc_allowed, buddy_check, buddy_claim, buddy_could_join,
     buddy_destroy, buddy_free, buddy_free_above, buddy_free_below, buddy_hold, buddy_init, buddy_join, buddy_largest,
@@ -28,8 +29,8 @@ from cuda_pool._learn cimport demand_pass, demand_t, learn_end_period, learn_t
 from cuda_pool._ledger cimport account_t, ledger_close, ledger_destroy, ledger_find, ledger_open, ledger_t
 from cuda_pool._locks cimport enter_all, leave_all
 from cuda_pool._mid cimport (
-    MID_BINS, MID_FREE, MID_SLAB, MID_STEPS, MID_USED, NO_MID, mid_block_t, mid_check, mid_could_join, mid_destroy,
-    mid_adopt, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_init, mid_join, mid_largest,
+    MID_BINS, MID_FREE, MID_SLAB, MID_STEPS, MID_USED, NO_MID, RECORD_GROUP, mid_adopt, mid_block_t, mid_check,
+    mid_could_join, mid_destroy, mid_edge, mid_extend, mid_find, mid_find_allowed, mid_init, mid_join, mid_largest,
     mid_pass_on, mid_rename, mid_reserve, mid_shrink, mid_t, mid_take)
 from cuda_pool._order cimport (
     MARKS, STREAM_CAPTURE, STREAM_GONE, STREAM_HANDLE, STREAM_HELD, STREAM_LEGACY, STREAM_SPARE, STREAM_THREAD,
@@ -53,11 +54,13 @@ from cuda_pool._segment cimport (
     segment_free, segment_highs, segment_init, segment_metadata, segment_reclaim, segment_t, segment_tally,
     segment_total, settings_t)
 from cuda_pool._segment_check cimport segment_check
+from cuda_pool._seat cimport seat_here, seat_t
 from cuda_pool._slab cimport (
-    NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of, slab_activate,
-    slab_has_allowed, slab_return, slab_shelve, slab_slot, slab_t, slab_take, slab_take_allowed, slabs_available,
-    slabs_check, slabs_class, slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready,
-    slabs_t, slabs_unmake, slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake, slots_unused)
+    LINE_SLOTS, NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_FULL, SLAB_LISTS, SLAB_PARTIAL, SLAB_READY, demand_of,
+    side_of, slab_activate, slab_adopt, slab_has_allowed, slab_has_on, slab_leave_line, slab_return, slab_shelve,
+    slab_slot, slab_t, slab_take_allowed, slab_take_on, slabs_available, slabs_available_on, slabs_check, slabs_class,
+    slabs_destroy, slabs_init, slabs_make, slabs_of, slabs_pass, slabs_pass_on, slabs_ready, slabs_t, slabs_unmake,
+    slabs_wanted, slot_hold, slot_is_live, slot_release, slot_retake, slots_unused)
 from cuda_pool._state cimport pool_t
 from cuda_pool._status cimport (
     STATUS_FREED_POINTER, STATUS_HOST_MEMORY, STATUS_INTERIOR_POINTER, STATUS_OK, STATUS_OUT_OF_MEMORY)
@@ -207,8 +210,19 @@ cdef class Mid:
 
     @property
     def records(self):
-        """Records ever used, record 0 included."""
+        """Records of all groups that were ever used, record 0 included."""
         return self.mid.made
+
+    @property
+    def side(self):
+        return self.mid.side
+
+    @side.setter
+    def side(self, uint32_t side):
+        self.mid.side = side
+
+    def record_side(self, uint32_t index):
+        return self.mid.block[index].side
 
     def reserve(self, uint32_t records):
         if not mid_reserve(&self.mid, records):
@@ -368,8 +382,23 @@ cdef class Slabs:
     def demand(self, int size_class, owner_t owner=NOBODY):
         return demand_as_dict(demand_of(&self.slabs, owner, size_class))
 
-    def take(self, uint32_t index, size_t nbytes):
-        return slab_take(&self.slabs, index, nbytes)
+    def take(self, uint32_t index, size_t nbytes, uint32_t side=0):
+        return slab_take_on(&self.slabs, index, side, nbytes)
+
+    def available_on(self, int size_class, uint32_t side, owner_t owner=NOBODY):
+        return or_none(slabs_available_on(&self.slabs, slabs_of(&self.slabs, owner, size_class), side), NO_SLAB)
+
+    def side(self, uint32_t index, uint32_t slot):
+        return side_of(&self.slabs.slab[index], slot)[0]
+
+    def has_on(self, uint32_t index, uint32_t side):
+        return bool(slab_has_on(&self.slabs.slab[index], side))
+
+    def leave_line(self, uint32_t index):
+        slab_leave_line(&self.slabs, index)
+
+    def adopt(self, uint32_t index, uint32_t side):
+        slab_adopt(&self.slabs.slab[index], side)
 
     def take_allowed(self, uint32_t index, owner_t owner, uint32_t batch, limits, size_t nbytes):
         """Return the offset of the slot, or None where the view allows none; what was looked for first agrees."""
@@ -1265,6 +1294,35 @@ def revive(Pool pool not None, size_t ptr, uint32_t nbytes):
     cdef size_t offset = ptr - pool.state.base
     cdef uint32_t index = segment.tag[offset >> segment.granule_shift] >> TAG_INDEX_SHIFT
     set_u32(&segment.slabs.slab[index].slot[slab_slot(&segment.slabs, index, offset)].value, nbytes)
+
+
+def seat(Pool pool not None, owner_t owner=LEGACY):
+    """Return what the calling thread's seat has, if it has one: its side, and of its cache for a stream how much blocks
+    may be, how much they are, and how many may be in a bin.
+    """
+    cdef const seat_t* here = seat_here(pool.state, pool.state.place)
+    cdef const cache_t* cache
+    if here == NULL:
+        return None
+    cache = here.cache[owner]
+    return {"side": here.side, "blocks_most": cache.blocks_most, "blocks_bytes": cache.blocks_bytes,
+            "entries": cache.block[0].limit - cache.block[0].floor}
+
+
+def slot_line(Pool pool not None, size_t ptr):
+    """Return the slab of a slot, the line of words in which its own is, and whose side that is."""
+    cdef segment_t* segment = &pool.state.segment
+    cdef size_t offset = ptr - pool.state.base
+    cdef uint32_t index = segment.tag[offset >> segment.granule_shift] >> TAG_INDEX_SHIFT
+    cdef uint32_t slot = slab_slot(&segment.slabs, index, offset)
+    return index, slot // LINE_SLOTS, side_of(&segment.slabs.slab[index], slot)[0]
+
+
+def block_line(Pool pool not None, size_t ptr):
+    """Return the group of the record of a block of the mid tier, and whose side that is."""
+    cdef segment_t* segment = &pool.state.segment
+    cdef uint32_t index = segment.tag[ptr - pool.state.base >> segment.granule_shift] >> TAG_INDEX_SHIFT
+    return index // RECORD_GROUP, segment.mid.block[index].side
 
 
 def skip_batches(Pool pool not None, uint32_t batch):
