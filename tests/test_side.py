@@ -284,6 +284,27 @@ def test_the_first_slots_of_two_threads_share_no_line(pool, nbytes):
 
 
 @pytest.mark.threads
+def test_the_first_slots_share_no_line_if_both_come_at_once(make_device):
+    """One makes the slab between the other one's look for a slab and its request for a new one."""
+    device, turn = make_device("4GiB"), threading.Barrier(2)
+    pools = [None]
+    found = [None, None]
+
+    def play(at):
+        for _ in range(150):
+            if at == 0:
+                pools[0] = cp.Pool("64MiB", device=device)
+            turn.wait(60)
+            found[at] = _testing.slot_line(pools[0], pools[0].alloc(512))[:2]
+            turn.wait(60)
+            if at == 0:
+                assert found[0] != found[1]
+                pools[0].close()
+
+    play_together([lambda: play(0), lambda: play(1)])
+
+
+@pytest.mark.threads
 def test_blocks_of_two_threads_share_no_lines(pool):
     turn = threading.Barrier(2)
     groups = [set(), set()]
