@@ -69,7 +69,7 @@ def test_two_threads_keep_more(pool):
 @pytest.mark.threads
 def test_a_full_bin_is_returned_by_halves(pool):
     kept = pool.alloc(MIB)
-    for seat in in_turns(pool, lambda: many(pool, 100, 100_000), 4):
+    for seat in in_turns(pool, lambda: many(pool, 70, 100_000), 4):
         assert 32 * 100_000 <= seat["blocks_bytes"] <= 64 * 101_000
     pool.check()
     pool.free(kept)
@@ -112,6 +112,27 @@ def test_all_caches_together_hold_an_eighth_of_the_capacity(make_device):
         in_turns(pool, work, 6)
         assert sum(map(sum, limits.values())) <= 3 << 30 >> 3
         assert any(limits.values())
+        pool.check()
+        pool.free(kept)
+
+
+@pytest.mark.threads
+def test_what_is_returned_stays_in_its_streams_order(make_device):
+    """Blocks of streams whose work is not over are pending, whether they are in a cache or were returned from it."""
+    device = make_device("4GiB")
+    with cp.Pool("3GiB", device=device) as pool:
+        kept = pool.alloc(MIB)
+        streams = {}
+
+        def work():
+            stream = streams.setdefault(threading.get_ident(), device.stream())
+            stream.work(1000)
+            for ptr in [pool.alloc(100_000, stream) for _ in range(200)]:
+                pool.free_async(ptr, stream)
+
+        in_turns(pool, work, 4)
+        assert pool.stats().pending >= 2 * 200 * 100_000
+        device.synchronize()
         pool.check()
         pool.free(kept)
 

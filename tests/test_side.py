@@ -285,21 +285,29 @@ def test_the_first_slots_of_two_threads_share_no_line(pool, nbytes):
 
 @pytest.mark.threads
 def test_the_first_slots_share_no_line_if_both_come_at_once(make_device):
-    """One makes the slab between the other one's look for a slab and its request for a new one."""
+    """One makes the slab between the other one's look for a slab and its request for a new one; without the GIL."""
     device, turn = make_device("4GiB"), threading.Barrier(2)
-    pools = [None]
-    found = [None, None]
+    work = _bench.Workload(512, 512, 1, 1)
+    at_hand = {}
 
     def play(at):
-        for _ in range(150):
+        for _ in range(300):
             if at == 0:
-                pools[0] = cp.Pool("64MiB", device=device)
+                at_hand["pool"] = cp.Pool("64MiB", device=device)
             turn.wait(60)
-            found[at] = _testing.slot_line(pools[0], pools[0].alloc(512))[:2]
+            loop = _bench.PoolLoop(work, at_hand["pool"])
+            turn.wait(60)
+            loop.run()
             turn.wait(60)
             if at == 0:
-                assert found[0] != found[1]
-                pools[0].close()
+                live = [block for block in at_hand["pool"].snapshot().blocks if block.state == "live"]
+                lines = [_testing.slot_line(at_hand["pool"], block.address)[:2] for block in live]
+                assert len(lines) == len(set(lines)) == 2
+            turn.wait(60)
+            del loop
+            turn.wait(60)
+            if at == 0:
+                at_hand.pop("pool").close()
 
     play_together([lambda: play(0), lambda: play(1)])
 
