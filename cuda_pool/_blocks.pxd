@@ -10,11 +10,13 @@ from cuda_pool._bins cimport (
     BLOCK_LEAST, BLOCK_MOST, CACHED, bin_holds, bin_t, block_bin, cache_t, is_cache)
 from cuda_pool._front cimport note_freed
 from cuda_pool._gauge cimport gauge_part
+from cuda_pool._learn cimport learn_leave
 from cuda_pool._mid cimport MID_UNIT, mid_block_t
 from cuda_pool._owner cimport NOBODY, owner_t
+from cuda_pool._plain cimport plain_free
 from cuda_pool._relaxed cimport get_size, get_u32, get_u64, set_u16, set_u32, set_u64, swap_u64
 from cuda_pool._seat cimport seat_fall, seat_rise, seat_t
-from cuda_pool._state cimport pool_t
+from cuda_pool._state cimport batch_of_origin, pool_t
 from cuda_pool._tally cimport tally_enter, tally_leave
 
 
@@ -77,3 +79,18 @@ cdef inline bint block_give(pool_t* pool, seat_t* seat, cache_t* cache, uint32_t
     tally_leave(&seat.blocks, used, requested)
     seat_fall(seat, used, requested)
     return True
+
+
+cdef inline size_t block_return(pool_t* pool, mid_block_t* block) noexcept nogil:
+    """Return a block out of a cache to the tier, with the pool's lock held; its bytes.
+
+    As a live one is freed, but for what is counted: that was done at the seat.
+    """
+    cdef size_t used = <size_t>block.size * MID_UNIT
+    cdef owner_t owner = block.owner
+    cdef uint32_t batch = batch_of_origin(pool, owner, block.batch) if owner != NOBODY else 0
+    if pool.segment.learn != NULL:
+        learn_leave(pool.segment.learn, used)
+    plain_free(&pool.segment, <uint32_t>(block - pool.segment.mid.block), owner if batch != 0 else <owner_t>NOBODY,
+               batch)
+    return used

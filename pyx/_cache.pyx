@@ -9,18 +9,17 @@ from libc.string cimport memmove, memset
 from cuda_pool._bins cimport (
     BIN_ALIGNMENT, BIN_LEAST, BIN_MOST, BLOCK_BINS, BLOCK_ENTRIES, BLOCK_ENTRIES_MOST, FRESH, bin_count, bin_t,
     cache_limit_blocks, cache_t, entry_t, is_cache)
+from cuda_pool._blocks cimport block_return
 from cuda_pool._gauge cimport gauge_clear
 from cuda_pool._heap cimport heap_t
 from cuda_pool._hostmem cimport host_map, host_unmap
-from cuda_pool._learn cimport learn_leave
 from cuda_pool._lock cimport lock_acquire, lock_release
-from cuda_pool._mid cimport MID_UNIT, NO_MID, mid_block_t
+from cuda_pool._mid cimport NO_MID, mid_block_t
 from cuda_pool._order cimport LEGACY, STREAM_HELD, STREAM_THREAD, stream_can_vanish, stream_t, this_thread
-from cuda_pool._owner cimport NOBODY, OWNERS, batch_within, owner_t
+from cuda_pool._owner cimport OWNERS, owner_t
 from cuda_pool._relaxed cimport get_size, get_u32, set_size, set_u32
 from cuda_pool._seat cimport load_u32, seat_drop, seat_t, seat_total
-from cuda_pool._segment cimport (
-    TAG_INDEX_SHIFT, TIER_MID, place_t, seat_note, segment_free_block, segment_recount, segment_shed_slab, segment_t)
+from cuda_pool._segment cimport TAG_INDEX_SHIFT, seat_note, segment_recount, segment_shed_slab, segment_t
 from cuda_pool._side cimport SIDES
 from cuda_pool._slab cimport (
     NOT_LIVE, NO_HELD, NO_SLAB, NO_SLOT, SLAB_CLASSES_MAX, SLAB_UNIT, slab_adopt, slab_begin_line, slab_has_on,
@@ -351,7 +350,7 @@ cdef void cache_empty(pool_t* pool, seat_t* seat, cache_t* cache) noexcept nogil
     if cache.blocks_bytes != 0:
         for index in range(BLOCK_BINS):
             for at in range(bin_count(&cache.block[index])):
-                free_block(pool, seat, <mid_block_t*>cache.block[index].floor[at].record)
+                block_return(pool, <mid_block_t*>cache.block[index].floor[at].record)
             cache.block[index].top = cache.block[index].floor
     cache.refilled = False
     cache.blocks_bytes = 0
@@ -386,29 +385,6 @@ cdef inline bint was_fresh(pool_t* pool, const seat_t* seat, const entry_t* entr
 
 cdef inline uint32_t slab_of(const pool_t* pool, const entry_t* entry) noexcept nogil:
     return pool.segment.tag[pool_offset(pool, entry.ptr) >> pool.segment.granule_shift] >> TAG_INDEX_SHIFT
-
-
-cdef void free_block(pool_t* pool, const seat_t* seat, mid_block_t* block) noexcept nogil:
-    cdef place_t place
-    memset(&place, 0, sizeof(place))
-    place.tier = TIER_MID
-    place.index = <uint32_t>(block - pool.segment.mid.block)
-    place.owner = block.owner
-    place.batch = batch_due(pool, block)
-    place.used = <size_t>block.size * MID_UNIT
-    if pool.segment.learn != NULL:
-        learn_leave(pool.segment.learn, place.used)
-    segment_free_block(&pool.segment, &place, block.owner, place.batch)
-
-
-cdef inline uint32_t batch_due(pool_t* pool, const mid_block_t* block) noexcept nogil:
-    """The batch with which memory goes back to the stream that it is of: 0 if that is over."""
-    cdef stream_t* stream = &pool.order.stream[block.owner]
-    if block.owner == NOBODY or batch_within(block.batch, stream.done):
-        return 0
-    if not batch_within(block.batch, stream.freed):
-        set_u32(&stream.freed, block.batch)
-    return block.batch
 
 
 cdef void seat_close(seat_t* seat) noexcept nogil:

@@ -5,13 +5,12 @@ from libc.string cimport memmove
 
 from cuda_pool._bins cimport (
     BLOCK_BINS, BLOCK_ENTRIES_MOST, bin_count, bin_t, block_bin, cache_limit_blocks, cache_t, entry_t, is_cache)
-from cuda_pool._learn cimport learn_leave
-from cuda_pool._mid cimport MID_UNIT, mid_block_t
+from cuda_pool._blocks cimport block_return
+from cuda_pool._mid cimport mid_block_t
 from cuda_pool._owner cimport NOBODY
-from cuda_pool._plain cimport plain_free
 from cuda_pool._relaxed cimport get_pointer
 from cuda_pool._seat cimport load_u32, seat_here, seat_t
-from cuda_pool._state cimport batch_of_origin, blocks_bytes
+from cuda_pool._state cimport blocks_bytes
 
 cdef enum:
     CROWD_CALLS = 64                # of one thread in a row: then the others are not in its way
@@ -74,18 +73,6 @@ cdef void return_half(pool_t* pool, cache_t* cache, bin_t* bin) noexcept nogil:
     """Return the older half of a bin."""
     cdef uint32_t count = bin_count(bin), half = count // 2, at
     for at in range(half):
-        return_block(pool, cache, <mid_block_t*>bin.floor[at].record)
+        cache.blocks_bytes -= block_return(pool, <mid_block_t*>bin.floor[at].record)
     memmove(bin.floor, bin.floor + half, (count - half) * sizeof(entry_t))
     bin.top -= half
-
-
-cdef inline void return_block(pool_t* pool, cache_t* cache, mid_block_t* block) noexcept nogil:
-    """As it is done where a live one is freed, but for what is counted: that was done at the seat."""
-    cdef size_t used = <size_t>block.size * MID_UNIT
-    cdef owner_t owner = block.owner
-    cdef uint32_t batch = batch_of_origin(pool, owner, block.batch) if owner != NOBODY else 0
-    cache.blocks_bytes -= used
-    if pool.segment.learn != NULL:
-        learn_leave(pool.segment.learn, used)
-    plain_free(&pool.segment, <uint32_t>(block - pool.segment.mid.block), owner if batch != 0 else <owner_t>NOBODY,
-               batch)

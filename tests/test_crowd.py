@@ -191,7 +191,7 @@ def test_pools_that_watch_their_blocks_keep_none(make_device, growth):
     arguments = {"release_threshold": "64MiB", "growth": "dynamic"} if growth == "static" else {"growth": "predictive"}
     with cp.Pool("256MiB", device=make_device("1GiB"), **arguments) as pool:
         for seat in in_turns(pool, lambda: many(pool, 20), 3):
-            assert seat is None or (seat["blocks_most"] == 0 and seat["blocks_bytes"] == 0)
+            assert seat["blocks_most"] == 0 and seat["blocks_bytes"] == 0
         pool.check()
 
 

@@ -370,16 +370,22 @@ def test_what_another_side_has_is_used_before_a_request_fails(make_device):
 
 @pytest.mark.threads
 def test_a_thread_that_stays_alone_takes_over_the_lines(pool):
-    """After another one has gone, its slots are used, and no slab is made for what they can serve."""
-    def fill():
-        for ptr in [pool.alloc(1024) for _ in range(2000)]:
-            pool.free(ptr)
+    """After another one has gone, its slots come to the one that is left, with their lines."""
+    kept = [pool.alloc(8000)]
 
-    kept = pool.alloc(1024)
-    play_together([fill])
-    reserved = pool.snapshot()
-    slabs = sum(block.tier == "slab" for block in reserved.blocks)
+    def fill(keep=0):
+        pointers = [pool.alloc(8000) for _ in range(2000)]
+        own = sum(_testing.slot_line(pool, ptr)[2] == _testing.seat(pool)["side"] for ptr in pointers)
+        for number, ptr in enumerate(pointers):
+            if keep and number % keep == 0:
+                kept.append(ptr)
+            else:
+                pool.free(ptr)
+        return own
+
+    play_together([lambda: fill(40)])           # no slab of its is empty
     for _ in range(3):
-        fill()
-    assert sum(block.tier == "slab" for block in pool.snapshot().blocks) <= slabs + 64
-    pool.free(kept)
+        own = fill()
+    assert own > 1900
+    for ptr in kept:
+        pool.free(ptr)
